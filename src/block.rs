@@ -1,0 +1,129 @@
+//! Blocking on a future: the whole of the blocking interface.
+//!
+//! Every operation is written once, as a state machine that is polled; a blocking call polls it on
+//! its own thread and parks in between. No runtime is involved.
+
+use std::cell::OnceCell;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+struct Parker {
+    thread: Thread,
+    notified: AtomicBool,
+}
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.notified.swap(true, Ordering::AcqRel) {
+            self.thread.unpark();
+        }
+    }
+}
+
+thread_local! {
+    static PARKER: OnceCell<(Arc<Parker>, Waker)> = const { OnceCell::new() };
+}
+
+/// Polls `future` to its end on this thread.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    with_parker(|parker, context| {
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(context) {
+                return output;
+            }
+            while !parker.notified.swap(false, Ordering::AcqRel) {
+                thread::park();
+            }
+        }
+    })
+}
+
+/// Calls `poll` until it is ready or says that time is up. `Pending` comes with how long the thread
+/// may sleep before it must look again; `None` is until it is woken.
+pub(crate) fn block_with_timeout<T>(
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    mut sleep: impl FnMut() -> Option<Duration>,
+) -> T {
+    with_parker(|parker, context| {
+        loop {
+            if let Poll::Ready(output) = poll(context) {
+                return output;
+            }
+            while !parker.notified.swap(false, Ordering::AcqRel) {
+                match sleep() {
+                    Some(duration) => {
+                        thread::park_timeout(duration);
+                        parker.notified.store(false, Ordering::Release);
+                        break;
+                    }
+                    None => thread::park(),
+                }
+            }
+        }
+    })
+}
+
+fn with_parker<T>(body: impl FnOnce(&Parker, &mut Context<'_>) -> T) -> T {
+    let of_thread = PARKER.try_with(|cell| {
+        let (parker, waker) = cell.get_or_init(new_parker);
+        (Arc::clone(parker), waker.clone())
+    });
+    // A thread that is ending has no thread-locals any more, but its destructors may still call us.
+    let (parker, waker) = of_thread.unwrap_or_else(|_| new_parker());
+    body(&parker, &mut Context::from_waker(&waker))
+}
+
+fn new_parker() -> (Arc<Parker>, Waker) {
+    let parker = Arc::new(Parker {
+        thread: thread::current(),
+        notified: AtomicBool::new(false),
+    });
+    let waker = Waker::from(Arc::clone(&parker));
+    (parker, waker)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wake_from_another_thread_ends_the_wait() {
+        let mut first = true;
+        let value = block_on(std::future::poll_fn(|context| {
+            if std::mem::take(&mut first) {
+                let waker = context.waker().clone();
+                thread::spawn(move || waker.wake());
+                return Poll::Pending;
+            }
+            Poll::Ready(7)
+        }));
+        assert_eq!(value, 7);
+    }
+
+    #[test]
+    fn a_timed_wait_looks_again_when_its_time_is_up() {
+        let mut polls = 0;
+        let polled = block_with_timeout(
+            |_| {
+                polls += 1;
+                if polls == 3 {
+                    Poll::Ready(polls)
+                } else {
+                    Poll::Pending
+                }
+            },
+            || Some(Duration::from_millis(1)),
+        );
+        assert_eq!(polled, 3);
+    }
+}

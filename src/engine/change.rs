@@ -1,0 +1,89 @@
+//! The mark that a transition is under way, and its end.
+
+use crate::engine::Engine;
+use crate::index::{Live, Phase, Stripe};
+use crate::key::Key;
+use crate::sync::Ordering;
+
+/// A key that this call has marked as changing. Ended by [`publish`](Self::publish),
+/// [`retire`](Self::retire) or [`undo`](Self::undo); dropped otherwise (a panic), it leaves the key
+/// interrupted, never stuck.
+#[must_use]
+pub(crate) struct Change<'a> {
+    engine: &'a Engine,
+    hash: u64,
+    key: &'a Key,
+    ended: bool,
+}
+
+impl Engine {
+    /// For a key whose entry was just set to [`Phase::Changing`] under the lock.
+    pub(crate) fn change<'a>(&'a self, hash: u64, key: &'a Key) -> Change<'a> {
+        Change {
+            engine: self,
+            hash,
+            key,
+            ended: false,
+        }
+    }
+}
+
+impl Change<'_> {
+    /// Publishes what the transition led to, and wakes those who wait.
+    pub(crate) fn publish(&mut self, apply: impl FnOnce(&mut Live)) {
+        self.ended = true;
+        let waiters = {
+            let mut stripe = self.engine.index.lock(self.hash);
+            let Some(live) = stripe.live(self.hash, self.key) else {
+                return;
+            };
+            assert_eq!(
+                live.phase,
+                Phase::Changing,
+                "a changing key belongs to one transition"
+            );
+            apply(live);
+            let waiters = live.take_waiters();
+            // The expired result goes once the record that replaces it is published.
+            let replaced = if live.token == 0 {
+                None
+            } else {
+                live.replaces.take()
+            };
+            if let Some(slot) = replaced {
+                stripe.remove_completed(slot);
+            }
+            waiters
+        };
+        waiters.wake();
+    }
+
+    /// Ends the key's entry: it is completed or absent now.
+    pub(crate) fn retire(mut self, apply: impl FnOnce(&mut Stripe)) {
+        self.ended = true;
+        let waiters = {
+            let mut stripe = self.engine.index.lock(self.hash);
+            let live = stripe.remove_live(self.hash, self.key);
+            if let Some(slot) = live.as_ref().and_then(|live| live.replaces) {
+                stripe.remove_completed(slot);
+            }
+            apply(&mut stripe);
+            live.map(|mut live| live.take_waiters()).unwrap_or_default()
+        };
+        self.engine.pending.fetch_sub(1, Ordering::Relaxed);
+        waiters.wake();
+    }
+
+    /// Nothing was written: the key goes back to what it was.
+    pub(crate) fn undo(&mut self, phase: Phase) {
+        self.publish(|live| live.phase = phase);
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.publish(|live| live.phase = Phase::Interrupted);
+        }
+    }
+}

@@ -1,0 +1,494 @@
+//! `claim`: start an operation, or learn what became of it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::engine::lookup::{Examined, Located, check_open};
+use crate::engine::{Engine, Level, Promise, RoomError};
+use crate::error::{ClaimError, Unavailable};
+use crate::fingerprint::{Comparison, Fingerprint};
+use crate::index::live::WHILE_ALIVE;
+use crate::index::{Live, Phase, Slot, Stripe};
+use crate::key::Key;
+use crate::log::record::{Contents, Kind, words_for};
+use crate::log::segment::Segment;
+use crate::options::ResolvedClaim;
+use crate::sync::{MutexGuard, Ordering};
+
+use super::lookup::Stored;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) key: Key,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) options: ResolvedClaim,
+    pub(crate) level: Level,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Started(Grant),
+    Interrupted(Grant),
+    InProgress(Progress),
+    Completed(Stored),
+    Mismatch {
+        attempt: u32,
+        completed: bool,
+        since_ms: u64,
+    },
+    TooLate {
+        first_sent_ms: u64,
+        limit_ms: u64,
+    },
+}
+
+/// The right to act for a key. Whoever gets one must end it.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) key: Key,
+    pub(crate) hash: u64,
+    pub(crate) token: u64,
+    pub(crate) ticket: u64,
+    pub(crate) attempt: u32,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) created_ms: u64,
+    pub(crate) started_ms: u64,
+    pub(crate) lease_ms: u64,
+    pub(crate) retention_ms: u64,
+    pub(crate) level: Level,
+    pub(crate) previous: Option<PreviousAttempt>,
+    /// The newest checkpoint, of this attempt or an earlier one.
+    pub(crate) checkpoint: Option<Bytes>,
+}
+
+/// The attempt whose outcome is unknown.
+#[derive(Clone, Debug)]
+pub(crate) struct PreviousAttempt {
+    pub(crate) attempt: u32,
+    pub(crate) started_ms: u64,
+}
+
+/// Somebody else's operation under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    pub(crate) attempt: u32,
+    pub(crate) since_ms: u64,
+    pub(crate) lease_left_ms: Option<u64>,
+}
+
+/// What one look at the key under its lock led to.
+pub(super) enum Step {
+    /// The answer, and the record it rests on.
+    Answer(Outcome, u64),
+    /// A transition is under way: look again when it is over.
+    Settle,
+    /// Room for this many words is needed first.
+    Room(u64),
+    /// Something changed in between: look again.
+    Again,
+}
+
+/// What the key was before a grant on it.
+pub(super) struct Before {
+    /// 0 where there was no attempt.
+    attempt: u32,
+    created_ms: u64,
+    started_ms: u64,
+    fingerprint: Fingerprint,
+    /// The newest record, where it holds a checkpoint to carry on.
+    checkpoint: Option<Located>,
+}
+
+/// Why a key that is not completed goes to a new owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Handover {
+    /// The old owner is gone or late: its outcome is unknown.
+    NewAttempt {
+        /// Token of the ticket it comes from, 0 without one.
+        ticket: u64,
+    },
+    /// A ticket hands the same attempt on.
+    SameAttempt {
+        /// Token of the ticket.
+        ticket: u64,
+    },
+}
+
+impl Engine {
+    /// The one entry: every claim, blocking or not, alone or in a batch, comes through here.
+    pub(crate) async fn claim(&self, request: &Request) -> Result<Outcome, ClaimError> {
+        let (outcome, end) = self.claim_written(request).await?;
+        self.confirm(outcome, end, request.level).await
+    }
+
+    /// Claims without waiting for durability. The caller must pass the result to
+    /// [`confirm`](Self::confirm).
+    pub(crate) async fn claim_written(
+        &self,
+        request: &Request,
+    ) -> Result<(Unconfirmed<'_>, u64), ClaimError> {
+        self.check_process()?;
+        request.key.check(self.settings.key_part_bytes_max)?;
+        let hash = self.hash(&request.key);
+        let mut promise = None;
+        loop {
+            match self.step(request, hash, &mut promise)? {
+                Step::Answer(outcome, end) => {
+                    self.counters.count(&outcome);
+                    return Ok((self.unconfirmed(outcome), end));
+                }
+                Step::Settle => self.settled(hash, &request.key).await?,
+                Step::Room(words) => {
+                    drop(promise.take());
+                    let promised = self.promise(words).await;
+                    promise = Some(promised.map_err(RoomError::into::<ClaimError>)?);
+                }
+                Step::Again => {}
+            }
+        }
+    }
+
+    pub(super) fn unconfirmed(&self, outcome: Outcome) -> Unconfirmed<'_> {
+        Unconfirmed {
+            engine: self,
+            outcome: Some(outcome),
+        }
+    }
+
+    /// Hands an outcome out once it is as durable as its caller asks. Dropped before that, a grant
+    /// is released: nothing ran.
+    pub(crate) async fn confirm(
+        &self,
+        mut outcome: Unconfirmed<'_>,
+        end: u64,
+        level: Level,
+    ) -> Result<Outcome, ClaimError> {
+        match self.reach(end, level).await {
+            Ok(()) => {}
+            Err(error) if outcome.is_grant() => return Err(ClaimError::OutcomeUnknown(error)),
+            Err(error) => return Err(ClaimError::Unavailable(error)),
+        }
+        outcome
+            .outcome
+            .take()
+            .ok_or(ClaimError::Unavailable(Unavailable::Closed))
+    }
+
+    fn step<'a>(
+        &'a self,
+        request: &Request,
+        hash: u64,
+        promise: &mut Option<Promise<'a>>,
+    ) -> Result<Step, ClaimError> {
+        let now_ms = self.time.now_ms();
+        let mut stripe = self.index.lock(hash);
+        check_open(&stripe)?;
+        if let Some(live) = stripe.live(hash, &request.key) {
+            return match self.judge_live(live, request) {
+                Some(step) => Ok(step),
+                None => {
+                    let handover = Handover::NewAttempt { ticket: 0 };
+                    self.take_over(stripe, request, hash, promise, handover)
+                }
+            };
+        }
+        let candidates = stripe.candidates(hash);
+        if candidates.is_empty() {
+            return self.start(stripe, request, hash, promise, None, now_ms);
+        }
+        let located = self.locate(&candidates);
+        drop(stripe);
+        let replaces = match self.examine(located, &request.key, now_ms)? {
+            Examined::Found(found) => return answer_completed(&found, request),
+            Examined::Expired(slot) => Some(slot),
+            Examined::NotFound => None,
+        };
+        let mut stripe = self.index.lock(hash);
+        check_open(&stripe)?;
+        if stripe.live(hash, &request.key).is_some() || stripe.candidates(hash) != candidates {
+            return Ok(Step::Again);
+        }
+        self.start(stripe, request, hash, promise, replaces, now_ms)
+    }
+
+    /// What a key that is not completed answers, or `None` when it is to be taken over.
+    fn judge_live(&self, live: &Live, request: &Request) -> Option<Step> {
+        if live.phase == Phase::Changing {
+            return Some(Step::Settle);
+        }
+        let end = live.newest.map_or(0, |newest| newest.end);
+        if request.fingerprint.compare(live.fingerprint) == Comparison::Different {
+            let mismatch = Outcome::Mismatch {
+                attempt: live.attempt,
+                completed: false,
+                since_ms: live.started_ms,
+            };
+            return Some(Step::Answer(mismatch, end));
+        }
+        live.is_held(self.time.monotonic_ms())
+            .then(|| self.progress_of(live))
+    }
+
+    pub(super) fn progress_of(&self, live: &Live) -> Step {
+        let progress = Progress {
+            attempt: live.attempt,
+            since_ms: live.started_ms,
+            lease_left_ms: live.lease_left_ms(self.time.monotonic_ms()),
+        };
+        Step::Answer(
+            Outcome::InProgress(progress),
+            live.newest.map_or(0, |newest| newest.end),
+        )
+    }
+
+    /// Starts an operation on a key that is absent.
+    fn start<'a>(
+        &'a self,
+        mut stripe: MutexGuard<'_, Stripe>,
+        request: &Request,
+        hash: u64,
+        promise: &mut Option<Promise<'a>>,
+        replaces: Option<Slot>,
+        now_ms: u64,
+    ) -> Result<Step, ClaimError> {
+        if let Some(too_late) = self.too_late(request, now_ms) {
+            return Ok(Step::Answer(too_late, 0));
+        }
+        self.check_writable()?;
+        let claim_words = words_for(request.key.as_bytes().len(), 0, 0, 0);
+        let completion_words = self.completion_words(&request.key);
+        if !self.hold_room(promise, claim_words + completion_words) {
+            return Ok(Step::Room(claim_words + completion_words));
+        }
+        let limit = self.settings.pending_max;
+        if self.pending.fetch_add(1, Ordering::Relaxed) >= limit {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+            return Err(ClaimError::TooManyPending { limit });
+        }
+        let mut live = Live::claiming(hash, request.key.clone(), request.fingerprint, now_ms);
+        live.replaces = replaces;
+        stripe.insert_live(Box::new(live));
+        drop(stripe);
+        let before = Before {
+            attempt: 0,
+            created_ms: now_ms,
+            started_ms: now_ms,
+            fingerprint: request.fingerprint,
+            checkpoint: None,
+        };
+        let handover = Handover::NewAttempt { ticket: 0 };
+        self.grant(request, hash, promise, before, handover, now_ms)
+    }
+
+    /// Gives a key that is not completed to a new owner.
+    pub(super) fn take_over<'a>(
+        &'a self,
+        mut stripe: MutexGuard<'_, Stripe>,
+        request: &Request,
+        hash: u64,
+        promise: &mut Option<Promise<'a>>,
+        handover: Handover,
+    ) -> Result<Step, ClaimError> {
+        self.check_writable()?;
+        let key = &request.key;
+        let Some(live) = stripe.live(hash, key) else {
+            return Ok(Step::Again);
+        };
+        let claim_words = words_for(key.as_bytes().len(), 0, live.checkpoint_bytes, 0);
+        let completion_words = self.completion_words(key);
+        if !self.hold_room(promise, claim_words + completion_words) {
+            return Ok(Step::Room(claim_words + completion_words));
+        }
+        live.phase = Phase::Changing;
+        // A late owner's promise goes: its completion will be refused.
+        self.log.give_back(std::mem::take(&mut live.promised_words));
+        let noted = live.newest.filter(|_| live.checkpoint_bytes > 0);
+        let before = Before {
+            attempt: live.attempt,
+            created_ms: live.created_ms,
+            started_ms: live.started_ms,
+            fingerprint: live.fingerprint,
+            checkpoint: noted.map(|at| self.locate_slot(Slot::new(hash, at.segment, at.offset))),
+        };
+        drop(stripe);
+        self.grant(request, hash, promise, before, handover, self.time.now_ms())
+    }
+
+    /// Appends the grant of a key that was marked as changing, and publishes it.
+    fn grant(
+        &self,
+        request: &Request,
+        hash: u64,
+        promise: &mut Option<Promise<'_>>,
+        before: Before,
+        handover: Handover,
+        now_ms: u64,
+    ) -> Result<Step, ClaimError> {
+        let mut change = self.change(hash, &request.key);
+        let checkpoint = match before.checkpoint.as_ref().map(Located::record).transpose() {
+            Ok(found) => found.map(|(_, record)| Bytes::copy_from_slice(record.checkpoint)),
+            Err(damaged) => {
+                change.undo(Phase::Interrupted);
+                return Err(damaged.into());
+            }
+        };
+        let (attempt, started_ms, ticket) = match handover {
+            Handover::NewAttempt { ticket } => (
+                before.attempt.saturating_add(1),
+                now_ms.max(before.created_ms),
+                ticket,
+            ),
+            Handover::SameAttempt { ticket } => (before.attempt, before.started_ms, ticket),
+        };
+        let contents = Contents {
+            kind: Kind::Claim,
+            fingerprint: before.fingerprint,
+            token: 0,
+            ticket,
+            attempt,
+            created_ms: before.created_ms,
+            started_ms,
+            ended_ms: 0,
+            deadline_ms: 0,
+            key: request.key.as_bytes(),
+            key_lengths: request.key.lengths(),
+            principal: None,
+            checkpoint: checkpoint.as_deref().unwrap_or_default(),
+            response: None,
+        };
+        let mut held = promise.take().unwrap_or(Promise {
+            log: &self.log,
+            words: 0,
+        });
+        held.spend(contents.words());
+        // A claim is never larger than the slop, so its promise always finds room.
+        let appended = self
+            .log
+            .append(&contents)
+            .unwrap_or_else(|_| unreachable!("a promised claim has room"));
+        let promised_words = self.completion_words(&request.key);
+        held.spend(promised_words);
+        let lease_ms = request.options.lease_ms;
+        let lease_end_ms = self.lease_end(lease_ms);
+        change.publish(|live| {
+            live.phase = Phase::Owned;
+            live.token = appended.sequence;
+            live.ticket = ticket;
+            live.attempt = attempt;
+            live.started_ms = started_ms;
+            live.lease_end_ms = lease_end_ms;
+            live.newest = Some(appended);
+            live.promised_words = promised_words;
+        });
+        let is_new = matches!(handover, Handover::NewAttempt { .. });
+        let previous = (is_new && before.attempt > 0).then(|| PreviousAttempt {
+            attempt: before.attempt,
+            started_ms: before.started_ms,
+        });
+        let interrupted = previous.is_some();
+        let grant = Grant {
+            key: request.key.clone(),
+            hash,
+            token: appended.sequence,
+            ticket,
+            attempt,
+            fingerprint: before.fingerprint,
+            created_ms: before.created_ms,
+            started_ms,
+            lease_ms,
+            retention_ms: request.options.retention_ms,
+            level: request.level,
+            previous,
+            checkpoint,
+        };
+        let outcome = if interrupted {
+            Outcome::Interrupted(grant)
+        } else {
+            Outcome::Started(grant)
+        };
+        Ok(Step::Answer(outcome, appended.end))
+    }
+
+    /// Makes sure that `promise` holds exactly `words`, without waiting.
+    pub(super) fn hold_room<'a>(&'a self, promise: &mut Option<Promise<'a>>, words: u64) -> bool {
+        if promise.as_ref().is_some_and(|held| held.words == words) {
+            return true;
+        }
+        *promise = None;
+        if !self.log.try_room(words) {
+            return false;
+        }
+        *promise = Some(Promise {
+            log: &self.log,
+            words,
+        });
+        true
+    }
+
+    /// Monotonic ms at which a lease that begins now is over.
+    pub(crate) fn lease_end(&self, lease_ms: u64) -> u64 {
+        if lease_ms == WHILE_ALIVE {
+            WHILE_ALIVE
+        } else {
+            self.time.monotonic_ms().saturating_add(lease_ms)
+        }
+    }
+
+    /// Whether an absent key was first sent so long ago that its result may have come and gone.
+    fn too_late(&self, request: &Request, now_ms: u64) -> Option<Outcome> {
+        let first_sent_ms = request.options.first_sent_ms?;
+        let limit_ms = now_ms
+            .saturating_sub(request.options.retention_ms)
+            .max(self.restored_at_ms);
+        (first_sent_ms < limit_ms).then_some(Outcome::TooLate {
+            first_sent_ms,
+            limit_ms,
+        })
+    }
+}
+
+/// The one place where a stored result turns into an answer: fingerprint first.
+pub(super) fn answer_completed(found: &Located, request: &Request) -> Result<Step, ClaimError> {
+    let (_, record): (&Arc<Segment>, _) = found.record()?;
+    let stored = found.stored()?;
+    let end = stored.end;
+    let outcome = match request.fingerprint.compare(record.fingerprint) {
+        Comparison::Different => Outcome::Mismatch {
+            attempt: record.attempt,
+            completed: true,
+            since_ms: record.ended_ms,
+        },
+        Comparison::Same | Comparison::NotComparable => Outcome::Completed(stored),
+    };
+    Ok(Step::Answer(outcome, end))
+}
+
+/// An outcome on its way to the caller. Dropped here (a cancelled future, a failed sync), a grant is
+/// released: nobody saw it, so nothing ran.
+pub(crate) struct Unconfirmed<'a> {
+    engine: &'a Engine,
+    outcome: Option<Outcome>,
+}
+
+impl Unconfirmed<'_> {
+    pub(crate) fn is_grant(&self) -> bool {
+        matches!(
+            self.outcome,
+            Some(Outcome::Started(_) | Outcome::Interrupted(_))
+        )
+    }
+}
+
+impl Drop for Unconfirmed<'_> {
+    fn drop(&mut self) {
+        match self.outcome.take() {
+            Some(Outcome::Started(grant)) => self.engine.release_unseen(&grant),
+            // What an earlier attempt did is still unknown.
+            Some(Outcome::Interrupted(grant)) => self.engine.abandon(&grant),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! Ending an operation: completed, released, abandoned, interrupted, forgotten.
+
+use crate::engine::claim::Grant;
+use crate::engine::lookup::{Examined, Stored, check_open};
+use crate::engine::{Engine, Level, Promise, RoomError};
+use crate::error::{AdminError, ClaimError, Damaged, OutOfSpace, Unavailable, WriteError};
+use crate::index::{Live, Phase, Slot};
+use crate::key::Key;
+use crate::limits::PRINCIPAL_BYTES_MAX;
+use crate::log::append::Appended;
+use crate::log::record::{Contents, Kind, words_for};
+use crate::sync;
+
+/// How an owner ends its operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Finish<'a> {
+    /// Done; `None` keeps no response.
+    Complete {
+        response: Option<&'a [u8]>,
+        principal: Option<&'a [u8]>,
+        retention_ms: u64,
+    },
+    /// Nothing happened.
+    Release,
+}
+
+/// What a forced or unforced removal found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forgotten {
+    Absent,
+    Removed,
+}
+
+/// Why an ending was refused, and whether the guard still holds the key.
+pub(crate) struct Refusal {
+    pub(crate) error: WriteError,
+    pub(crate) held: bool,
+}
+
+impl Engine {
+    /// Ends the operation of `grant`. The record is appended at the first poll unless room for a
+    /// large response must be waited for; after that it is never undone, and dropping the future
+    /// only stops the waiting.
+    pub(crate) async fn finish(
+        &self,
+        grant: &Grant,
+        finish: Finish<'_>,
+        level: Level,
+    ) -> Result<Option<Stored>, Refusal> {
+        let held = |error| Refusal { error, held: true };
+        self.check_process().map_err(|error| held(error.into()))?;
+        self.check_sizes(finish).map_err(held)?;
+        let mut extra = None;
+        let (appended, stored) = loop {
+            match self.finish_written(grant, finish, &mut extra) {
+                Ok(written) => break written,
+                Err(FinishStep::Refused(refusal)) => return Err(refusal),
+                Err(FinishStep::Room(words)) => {
+                    drop(extra.take());
+                    let promised = self.promise(words).await;
+                    extra = Some(promised.map_err(|error| held(error.into::<WriteError>()))?);
+                }
+            }
+        };
+        match self.reach(appended.end, level).await {
+            Ok(()) => stored.transpose().map_err(|damaged| Refusal {
+                error: WriteError::Damaged(damaged),
+                held: false,
+            }),
+            Err(error) => Err(Refusal {
+                error: WriteError::OutcomeUnknown(error),
+                held: false,
+            }),
+        }
+    }
+
+    fn check_sizes(&self, finish: Finish<'_>) -> Result<(), WriteError> {
+        let Finish::Complete {
+            response,
+            principal,
+            ..
+        } = finish
+        else {
+            return Ok(());
+        };
+        let len = response.map_or(0, <[u8]>::len);
+        let max = self.settings.response_bytes_max;
+        if len > max {
+            return Err(WriteError::ResponseTooLarge { len, max });
+        }
+        let len = principal.map_or(0, <[u8]>::len);
+        if len > PRINCIPAL_BYTES_MAX {
+            return Err(WriteError::PrincipalTooLong {
+                len,
+                max: PRINCIPAL_BYTES_MAX,
+            });
+        }
+        Ok(())
+    }
+
+    fn finish_written<'a>(
+        &'a self,
+        grant: &Grant,
+        finish: Finish<'_>,
+        extra: &mut Option<Promise<'a>>,
+    ) -> Result<(Appended, Option<Result<Stored, Damaged>>), FinishStep> {
+        let refused = |error: WriteError| {
+            // Only a lost lease takes the key out of the guard's hand.
+            let held = !matches!(error, WriteError::LeaseLost { .. });
+            FinishStep::Refused(Refusal { error, held })
+        };
+        self.check_writable()
+            .map_err(|error| refused(error.into()))?;
+        let contents = self.ending(grant, finish);
+        let words = contents.words();
+        let promised = self
+            .mark_changing(grant, |live| {
+                let short = words.saturating_sub(live.promised_words);
+                let room = short == 0 || self.hold_room(extra, short);
+                room.then(|| std::mem::take(&mut live.promised_words))
+                    .ok_or(short)
+            })
+            .map_err(refused)?;
+        let promised = match promised {
+            Ok(promised) => promised,
+            Err(short) => return Err(FinishStep::Room(short)),
+        };
+        let mut change = self.change(grant.hash, &grant.key);
+        let appended = match self.log.append(&contents) {
+            Ok(appended) => appended,
+            Err(_) => {
+                // The rest of the segment is too small and can't be given up for this record.
+                change.publish(|live| {
+                    live.phase = Phase::Owned;
+                    live.promised_words = promised;
+                });
+                return Err(refused(WriteError::OutOfSpace(OutOfSpace {
+                    needed_bytes: words * 8,
+                    source: None,
+                })));
+            }
+        };
+        match extra {
+            Some(extra) => extra.spend(extra.words),
+            None => self.log.give_back(promised - words),
+        }
+        let slot = Slot::new(grant.hash, appended.segment, appended.offset);
+        // Held from before the slot is published, so that the caller's own answer can't be gone.
+        let located = self.locate_slot(slot);
+        let completed = matches!(finish, Finish::Complete { .. });
+        change.retire(|stripe| {
+            if completed {
+                stripe.insert_completed(slot);
+            }
+        });
+        self.counters.count_finish(completed);
+        let stored = completed.then(|| located.stored());
+        Ok((appended, stored))
+    }
+
+    fn ending<'a>(&self, grant: &'a Grant, finish: Finish<'a>) -> Contents<'a> {
+        let now_ms = self.time.now_ms().max(grant.started_ms);
+        let (kind, deadline_ms, principal, response) = match finish {
+            Finish::Complete {
+                response,
+                principal,
+                retention_ms,
+            } => (
+                Kind::Complete,
+                now_ms.saturating_add(retention_ms),
+                principal,
+                response,
+            ),
+            Finish::Release => (Kind::Release, 0, None, None),
+        };
+        Contents {
+            kind,
+            fingerprint: grant.fingerprint,
+            token: grant.token,
+            ticket: grant.ticket,
+            attempt: grant.attempt,
+            created_ms: grant.created_ms,
+            started_ms: grant.started_ms,
+            ended_ms: now_ms,
+            deadline_ms,
+            key: grant.key.as_bytes(),
+            key_lengths: grant.key.lengths(),
+            principal,
+            checkpoint: &[],
+            response,
+        }
+    }
+
+    /// Checks that `grant` still holds its key and, if `ready` agrees, marks it as changing.
+    pub(crate) fn mark_changing<T, N>(
+        &self,
+        grant: &Grant,
+        ready: impl FnOnce(&mut Live) -> Result<T, N>,
+    ) -> Result<Result<T, N>, WriteError> {
+        let mut round = 0;
+        loop {
+            let mut stripe = self.index.lock(grant.hash);
+            check_open(&stripe)?;
+            let Some(live) = stripe.live(grant.hash, &grant.key) else {
+                return Err(WriteError::LeaseLost { new_attempt: None });
+            };
+            if live.phase == Phase::Changing {
+                // Somebody takes the key from us: a few hundred nanoseconds, then we know.
+                drop(stripe);
+                round += 1;
+                sync::relax(round);
+                continue;
+            }
+            check_owner(live, grant)?;
+            let marked = ready(live);
+            if marked.is_ok() {
+                live.phase = Phase::Changing;
+            }
+            return Ok(marked);
+        }
+    }
+
+    /// Gives a grant back that nobody has seen. Where that can't be written the key is interrupted.
+    pub(crate) fn release_unseen(&self, grant: &Grant) {
+        if self.is_forked() {
+            return;
+        }
+        let mut extra = None;
+        if self
+            .finish_written(grant, Finish::Release, &mut extra)
+            .is_err()
+        {
+            self.abandon(grant);
+        }
+    }
+
+    /// The guard is gone without a word: the key is interrupted at once, and those who wait know.
+    pub(crate) fn abandon(&self, grant: &Grant) {
+        if self.is_forked() {
+            return;
+        }
+        let mut round = 0;
+        let waiters = loop {
+            let mut stripe = self.index.lock(grant.hash);
+            let Some(live) = stripe.live(grant.hash, &grant.key) else {
+                return;
+            };
+            if live.phase == Phase::Changing {
+                drop(stripe);
+                round += 1;
+                sync::relax(round);
+                continue;
+            }
+            if check_owner(live, grant).is_err() {
+                return;
+            }
+            break self.set_interrupted(live);
+        };
+        self.counters.abandoned.add();
+        waiters.wake();
+    }
+
+    fn set_interrupted(&self, live: &mut Live) -> crate::index::live::Waiters {
+        live.phase = Phase::Interrupted;
+        self.log.give_back(std::mem::take(&mut live.promised_words));
+        live.take_waiters()
+    }
+
+    /// Takes the key from a hung owner, in memory: nothing is written, as at the owner's death.
+    pub(crate) async fn interrupt(&self, key: &Key, token: u64) -> Result<(), AdminError> {
+        self.check_process().map_err(ClaimError::from)?;
+        let hash = self.hash(key);
+        let waiters = loop {
+            {
+                let mut stripe = self.index.lock(hash);
+                check_open(&stripe).map_err(ClaimError::from)?;
+                match stripe.live(hash, key) {
+                    Some(live) if live.phase == Phase::Changing => {}
+                    Some(live)
+                        if live.token == token
+                            && matches!(live.phase, Phase::Owned | Phase::Detached) =>
+                    {
+                        break self.set_interrupted(live);
+                    }
+                    _ => {
+                        return Err(AdminError::NotHeld {
+                            token: crate::Token::from_u64(token),
+                        });
+                    }
+                }
+            }
+            self.settled(hash, key).await?;
+        };
+        self.counters.abandoned.add();
+        waiters.wake();
+        Ok(())
+    }
+
+    /// Removes a key whatever it is; a pending one only by force, which fences its owner.
+    pub(crate) async fn forget(
+        &self,
+        key: &Key,
+        force: bool,
+        level: Level,
+    ) -> Result<Forgotten, AdminError> {
+        self.check_process().map_err(ClaimError::from)?;
+        key.check(self.settings.key_part_bytes_max)
+            .map_err(ClaimError::from)?;
+        self.check_writable().map_err(ClaimError::from)?;
+        let hash = self.hash(key);
+        let words = words_for(key.as_bytes().len(), 0, 0, 0);
+        let mut promise = self
+            .promise(words)
+            .await
+            .map_err(|error| AdminError::Claim(RoomError::into::<ClaimError>(error)))?;
+        loop {
+            match self.forget_step(key, hash, force, &mut promise)? {
+                ForgetStep::Done(None) => return Ok(Forgotten::Absent),
+                ForgetStep::Done(Some(end)) => {
+                    self.reach(end, level)
+                        .await
+                        .map_err(ClaimError::OutcomeUnknown)?;
+                    return Ok(Forgotten::Removed);
+                }
+                ForgetStep::Settle => self.settled(hash, key).await?,
+                ForgetStep::Again => {}
+            }
+        }
+    }
+
+    fn forget_step(
+        &self,
+        key: &Key,
+        hash: u64,
+        force: bool,
+        promise: &mut Promise<'_>,
+    ) -> Result<ForgetStep, AdminError> {
+        let now_ms = self.time.now_ms();
+        let mut stripe = self.index.lock(hash);
+        check_open(&stripe).map_err(ClaimError::from)?;
+        if let Some(live) = stripe.live(hash, key) {
+            if live.phase == Phase::Changing {
+                return Ok(ForgetStep::Settle);
+            }
+            if !force {
+                return Err(AdminError::Pending {
+                    attempt: live.attempt,
+                });
+            }
+            let removed = Removed::of_live(live);
+            self.log.give_back(std::mem::take(&mut live.promised_words));
+            live.phase = Phase::Changing;
+            drop(stripe);
+            return Ok(self.write_removal(key, hash, &removed, now_ms, None, promise));
+        }
+        let candidates = stripe.candidates(hash);
+        let located = self.locate(&candidates);
+        drop(stripe);
+        // An expired result is removed like a live one: it is there until it is reclaimed.
+        let found = match self.examine(located, key, 0).map_err(ClaimError::from)? {
+            Examined::Found(found) => found,
+            Examined::NotFound | Examined::Expired(_) => return Ok(ForgetStep::Done(None)),
+        };
+        let (_, record) = found.record().map_err(ClaimError::from)?;
+        let removed = Removed {
+            fingerprint: record.fingerprint,
+            token: record.token,
+            attempt: record.attempt,
+            created_ms: record.created_ms,
+            started_ms: record.started_ms,
+        };
+        let mut stripe = self.index.lock(hash);
+        check_open(&stripe).map_err(ClaimError::from)?;
+        if stripe.live(hash, key).is_some() || stripe.candidates(hash) != candidates {
+            return Ok(ForgetStep::Again);
+        }
+        let mut live = Live::claiming(hash, key.clone(), removed.fingerprint, now_ms);
+        live.attempt = removed.attempt;
+        stripe.insert_live(Box::new(live));
+        self.pending.fetch_add(1, sync::Ordering::Relaxed);
+        drop(stripe);
+        Ok(self.write_removal(key, hash, &removed, now_ms, Some(found.slot), promise))
+    }
+
+    fn write_removal(
+        &self,
+        key: &Key,
+        hash: u64,
+        removed: &Removed,
+        now_ms: u64,
+        slot: Option<Slot>,
+        promise: &mut Promise<'_>,
+    ) -> ForgetStep {
+        let change = self.change(hash, key);
+        let contents = Contents {
+            kind: Kind::Forget,
+            fingerprint: removed.fingerprint,
+            token: removed.token,
+            ticket: 0,
+            attempt: removed.attempt,
+            created_ms: removed.created_ms,
+            started_ms: removed.started_ms,
+            ended_ms: now_ms,
+            deadline_ms: 0,
+            key: key.as_bytes(),
+            key_lengths: key.lengths(),
+            principal: None,
+            checkpoint: &[],
+            response: None,
+        };
+        promise.spend(contents.words());
+        let appended = self.log.append(&contents);
+        let appended = appended.unwrap_or_else(|_| unreachable!("a promised removal has room"));
+        change.retire(|stripe| {
+            if let Some(slot) = slot {
+                stripe.remove_completed(slot);
+            }
+        });
+        ForgetStep::Done(Some(appended.end))
+    }
+}
+
+/// Refuses a guard that was overtaken.
+pub(crate) fn check_owner(live: &Live, grant: &Grant) -> Result<(), WriteError> {
+    if live.token == grant.token && live.phase == Phase::Owned {
+        return Ok(());
+    }
+    let new_attempt = (live.token != grant.token).then_some(live.attempt);
+    Err(WriteError::LeaseLost { new_attempt })
+}
+
+enum FinishStep {
+    Refused(Refusal),
+    Room(u64),
+}
+
+enum ForgetStep {
+    Done(Option<u64>),
+    Settle,
+    Again,
+}
+
+/// What a removal record says of the key that it removes.
+struct Removed {
+    fingerprint: crate::fingerprint::Fingerprint,
+    token: u64,
+    attempt: u32,
+    created_ms: u64,
+    started_ms: u64,
+}
+
+impl Removed {
+    fn of_live(live: &Live) -> Self {
+        Self {
+            fingerprint: live.fingerprint,
+            token: live.token,
+            attempt: live.attempt,
+            created_ms: live.created_ms,
+            started_ms: live.started_ms,
+        }
+    }
+}
+
+impl From<Unavailable> for Refusal {
+    fn from(error: Unavailable) -> Self {
+        Self {
+            error: error.into(),
+            held: true,
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Reading records back: which record is a key's, and what it says.
+//!
+//! The slots that may be a key's are taken under the stripe's lock together with their segments;
+//! the records are read without it. Records never change and a loaded segment stays mapped, so what
+//! is read is what was there when the lock was held. A decision that changes state locks again and
+//! goes on only if the same slots are still there.
+
+use std::sync::Arc;
+
+use arc_swap::Guard;
+
+use crate::engine::{Engine, Level};
+use crate::error::{ClaimError, Damaged};
+use crate::index::stripe::Candidates;
+use crate::index::{Slot, Stripe};
+use crate::key::Key;
+use crate::log::record::{Kind, Record};
+use crate::log::segment::Segment;
+use crate::response::{Replay, Response};
+
+/// A slot with its segment held.
+pub(crate) struct Located {
+    pub(crate) slot: Slot,
+    segment: Guard<Option<Arc<Segment>>>,
+}
+
+/// The slots that may be a key's, with their segments: usually none or one.
+#[derive(Default)]
+pub(crate) struct LocatedSlots {
+    first: Option<Located>,
+    more: Vec<Located>,
+}
+
+/// A completed operation as it stands in the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) replay: Replay,
+    pub(crate) principal: Option<Response>,
+    pub(crate) attempt: u32,
+    pub(crate) token: u64,
+    pub(crate) sequence: u64,
+    pub(crate) created_ms: u64,
+    pub(crate) completed_ms: u64,
+    pub(crate) expires_ms: u64,
+    /// Position behind the record: what must be durable before anybody acts on it.
+    pub(crate) end: u64,
+}
+
+/// What a key is, without claiming it.
+#[derive(Debug)]
+pub(crate) enum Look {
+    Absent,
+    Held {
+        attempt: u32,
+        token: u64,
+        started_ms: u64,
+        lease_left_ms: Option<u64>,
+    },
+    Interrupted {
+        attempt: u32,
+        token: u64,
+        started_ms: u64,
+    },
+    Completed(Stored),
+}
+
+/// What the log says about the slots that may be a key's.
+pub(crate) enum Examined {
+    /// None of them is.
+    NotFound,
+    /// This one is, and its time is over.
+    Expired(Slot),
+    /// This one is.
+    Found(Located),
+}
+
+impl Located {
+    /// The record in the slot, with its segment.
+    pub(crate) fn record(&self) -> Result<(&Arc<Segment>, Record<'_>), Damaged> {
+        let segment = self.segment.as_ref().ok_or_else(|| self.damaged())?;
+        let bytes = segment
+            .record_bytes(self.slot.offset())
+            .ok_or_else(|| self.damaged())?;
+        let record = Record::parse_verified(bytes).map_err(|_| self.damaged())?;
+        Ok((segment, record))
+    }
+
+    fn damaged(&self) -> Damaged {
+        let file = self.segment.as_ref().map_or_else(
+            || format!("segment number {}", self.slot.segment()),
+            |segment| segment.name.clone(),
+        );
+        Damaged {
+            file,
+            offset: self.slot.offset() * 8,
+        }
+    }
+
+    /// The completed operation in the slot.
+    pub(crate) fn stored(&self) -> Result<Stored, Damaged> {
+        let (segment, record) = self.record()?;
+        let start = self.slot.offset() as usize * 8;
+        let handle =
+            |offset: usize, len: usize| Response::new(Arc::clone(segment), start + offset, len);
+        let replay = match record.response {
+            Some(response) => Replay::Response(handle(record.response_offset, response.len())),
+            None => Replay::NotStored,
+        };
+        let principal = record.principal.map(|principal| {
+            let end = record.response_offset - record.checkpoint.len();
+            handle(end - principal.len(), principal.len())
+        });
+        let words = segment
+            .record_bytes(self.slot.offset())
+            .map_or(0, <[u8]>::len) as u64
+            / 8;
+        Ok(Stored {
+            replay,
+            principal,
+            attempt: record.attempt,
+            token: record.token,
+            sequence: record.sequence,
+            created_ms: record.created_ms,
+            completed_ms: record.ended_ms,
+            expires_ms: record.deadline_ms,
+            end: segment.base + self.slot.offset() + words,
+        })
+    }
+}
+
+impl Engine {
+    /// Takes the slots that may be a key's, with their segments. Called under the stripe's lock.
+    pub(crate) fn locate(&self, candidates: &Candidates) -> LocatedSlots {
+        let mut slots = candidates.iter().map(|slot| self.locate_slot(slot));
+        LocatedSlots {
+            first: slots.next(),
+            more: slots.collect(),
+        }
+    }
+
+    /// Takes one slot with its segment. Called under the stripe's lock.
+    pub(crate) fn locate_slot(&self, slot: Slot) -> Located {
+        Located {
+            slot,
+            segment: self.log.segments().load(slot.segment()),
+        }
+    }
+
+    /// Finds the key's own record among the located ones.
+    pub(crate) fn examine(
+        &self,
+        located: LocatedSlots,
+        key: &Key,
+        now_ms: u64,
+    ) -> Result<Examined, Damaged> {
+        for one in located.first.into_iter().chain(located.more) {
+            let (_, record) = one.record()?;
+            if !key.matches(record.key_lengths, record.key) {
+                continue;
+            }
+            if record.kind != Kind::Complete {
+                return Err(one.damaged());
+            }
+            return Ok(if record.is_live(now_ms) {
+                Examined::Found(one)
+            } else {
+                Examined::Expired(one.slot)
+            });
+        }
+        Ok(Examined::NotFound)
+    }
+
+    /// Looks at a key without claiming it. The answer is as durable as the level asks.
+    pub(crate) async fn look(&self, key: &Key, level: Level) -> Result<Look, ClaimError> {
+        self.check_process()?;
+        key.check(self.settings.key_part_bytes_max)?;
+        let hash = self.hash(key);
+        let located = {
+            let mut stripe = self.index.lock(hash);
+            check_open(&stripe)?;
+            if let Some(live) = stripe.live(hash, key) {
+                let monotonic_ms = self.time.monotonic_ms();
+                let (attempt, token) = (live.attempt, live.token);
+                let started_ms = live.started_ms;
+                let end = live.newest.map_or(0, |newest| newest.end);
+                let held = live.is_held(monotonic_ms);
+                let lease_left_ms = live.lease_left_ms(monotonic_ms);
+                drop(stripe);
+                self.reach(end, level).await?;
+                return Ok(if held {
+                    Look::Held {
+                        attempt,
+                        token,
+                        started_ms,
+                        lease_left_ms,
+                    }
+                } else {
+                    Look::Interrupted {
+                        attempt,
+                        token,
+                        started_ms,
+                    }
+                });
+            }
+            self.locate(&stripe.candidates(hash))
+        };
+        let stored = match self.examine(located, key, self.time.now_ms())? {
+            Examined::Found(found) => found.stored()?,
+            Examined::NotFound | Examined::Expired(_) => return Ok(Look::Absent),
+        };
+        self.reach(stored.end, level).await?;
+        Ok(Look::Completed(stored))
+    }
+}
+
+/// Refuses on a closed store.
+pub(crate) fn check_open(stripe: &Stripe) -> Result<(), crate::error::Unavailable> {
+    if stripe.closed {
+        Err(crate::error::Unavailable::Closed)
+    } else {
+        Ok(())
+    }
+}

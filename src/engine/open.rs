@@ -1,0 +1,318 @@
+//! Opening and closing.
+//!
+//! Order of an open: lock the directory, repair the log, check the clock, advance the epoch in META
+//! durably, rebuild the index, prepare a segment of the new epoch. Nothing is answered before all
+//! of that is durable. Every pending record found belongs to a process that is gone, so its key is
+//! interrupted at once.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::clock::StoreTime;
+use crate::engine::Engine;
+use crate::engine::identity::{DOWNSTREAM, HashSecret, INDEX};
+use crate::error::{ClaimError, Unavailable};
+use crate::fs::Storage;
+use crate::fs::lock::DirectoryLock;
+use crate::index::{Index, Live, Phase, Slot};
+use crate::key::Key;
+use crate::log::append::Appended;
+use crate::log::position;
+use crate::log::record::{Kind, Record, words_for};
+use crate::log::recover::{self, RecoverError, Recovered};
+use crate::log::segment::Segment;
+use crate::log::{Log, LogParts};
+use crate::mem::ForkMark;
+use crate::open_error::OpenError;
+use crate::options::{Recovery, Settings};
+use crate::stats::Counters;
+use crate::sync::{self, AtomicU64, AtomicUsize, Mutex};
+use crate::timer::Timer;
+
+/// How far ahead a restored copy's epochs begin: the original may have been opened this often since.
+const RESTORED_EPOCHS: u64 = 1 << 20;
+
+/// Opens a store on `storage`. `lock` keeps others out for as long as the engine lives.
+pub(crate) fn start(
+    storage: Arc<dyn Storage>,
+    settings: Settings,
+    path: &Path,
+    lock: Option<DirectoryLock>,
+) -> Result<Engine, OpenError> {
+    let span = tracing::info_span!("open", path = %path.display());
+    let _entered = span.enter();
+    let begun = Instant::now();
+    let wall_ms = settings.clock.wall_ms();
+    let salvage = settings.recovery == Recovery::Salvage;
+    let recovered = recover::recover(storage.as_ref(), salvage, wall_ms)
+        .map_err(|error| OpenError::from_recovery(path, error))?;
+    let Recovered {
+        mut meta,
+        segments,
+        log_end,
+        previous,
+        high_water_ms,
+        mut report,
+    } = recovered;
+    check_clock(&settings, wall_ms, high_water_ms)?;
+    let time = Arc::new(StoreTime::start(Arc::clone(&settings.clock), high_water_ms));
+
+    let epochs = if settings.restored {
+        RESTORED_EPOCHS
+    } else {
+        1
+    };
+    let newest = position::epoch_of(log_end).max(meta.meta().epoch);
+    let epoch = newest
+        .checked_add(epochs)
+        .filter(|epoch| *epoch <= position::EPOCH_MAX)
+        .ok_or(OpenError::EpochsExhausted)?;
+    let now_ms = time.now_ms();
+    meta.update(|meta| {
+        meta.epoch = epoch;
+        meta.clean = false;
+        meta.high_water_ms = meta.high_water_ms.max(high_water_ms).max(now_ms);
+        if settings.restored {
+            meta.restored_at_ms = now_ms;
+        }
+    })
+    .map_err(|source| OpenError::io(path, source))?;
+    let identity = meta.meta().clone();
+
+    let secret = HashSecret::derive(&identity.secret, INDEX);
+    let index = Index::new(settings.stripes);
+    let mut builder = Builder {
+        index: &index,
+        secret: &secret,
+        segments: &segments,
+    };
+    for segment in &segments {
+        builder
+            .apply_segment(segment)
+            .map_err(|error| OpenError::from_recovery(path, error))?;
+    }
+    let pending = index
+        .stripes()
+        .map(|stripe| stripe.lock().live_entries().count())
+        .sum::<usize>();
+
+    let log = Log::start(LogParts {
+        storage,
+        meta,
+        time: Arc::clone(&time),
+        recovered: segments,
+        previous,
+        segment_bytes: settings.segment_bytes,
+        prepared_segments: settings.prepared_segments,
+        slop: slop(&settings),
+    })
+    .map_err(|source| OpenError::io(path, source))?;
+    report.interrupted = pending as u64;
+    report.duration = begun.elapsed();
+    tracing::info!(%report, "opened");
+    Ok(Engine {
+        index,
+        log: Arc::new(log),
+        time,
+        settings,
+        secret,
+        downstream_secret: HashSecret::derive(&identity.secret, DOWNSTREAM),
+        store_id: identity.store_id,
+        restored_at_ms: identity.restored_at_ms,
+        fork_mark: Arc::new(ForkMark::new()),
+        pending: AtomicUsize::new(pending),
+        waiters: AtomicUsize::new(0),
+        next_waiter: AtomicU64::new(0),
+        timer: Timer::default(),
+        counters: Counters::default(),
+        report,
+        path: path.to_path_buf(),
+        lock: Mutex::new(Held {
+            is_open: true,
+            lock,
+        }),
+    })
+}
+
+/// The directory's lock, and whether the store is still open.
+#[derive(Debug)]
+pub(crate) struct Held {
+    is_open: bool,
+    lock: Option<DirectoryLock>,
+}
+
+/// The largest record that is appended on a promise alone: a claim that carries a checkpoint, or a
+/// completion of the reserved size.
+fn slop(settings: &Settings) -> u64 {
+    let key_bytes = 3 * settings.key_part_bytes_max;
+    let principal = crate::limits::PRINCIPAL_BYTES_MAX;
+    let claim = words_for(key_bytes, 0, crate::limits::CHECKPOINT_BYTES_MAX, 0);
+    let completion = words_for(key_bytes, principal, 0, settings.reserved_response_bytes);
+    claim.max(completion)
+}
+
+/// One boot with a wrong clock must not expire everything.
+fn check_clock(settings: &Settings, wall_ms: u64, high_water_ms: u64) -> Result<(), OpenError> {
+    let limit_ms = high_water_ms.saturating_add(settings.max_clock_jump_ms);
+    if high_water_ms == 0 || settings.allow_clock_jump || wall_ms <= limit_ms {
+        return Ok(());
+    }
+    Err(OpenError::ClockJumped {
+        wall_ms,
+        high_water_ms,
+        max_clock_jump_ms: settings.max_clock_jump_ms,
+    })
+}
+
+/// Rebuilds the index from the log.
+struct Builder<'a> {
+    index: &'a Index,
+    secret: &'a HashSecret,
+    segments: &'a [Arc<Segment>],
+}
+
+impl Builder<'_> {
+    fn apply_segment(&mut self, segment: &Arc<Segment>) -> Result<(), RecoverError> {
+        let place = |offset: u64, record: &Record<'_>, words: u64| Appended {
+            segment: segment.number,
+            offset,
+            sequence: record.sequence,
+            end: segment.base + offset + words,
+        };
+        recover::walk(segment, &mut |offset, record| {
+            let words = segment.record_bytes(offset).map_or(0, <[u8]>::len) as u64 / 8;
+            self.apply(&record, place(offset, &record, words));
+        })
+    }
+
+    /// The newest record of a key is the one with the highest token, then sequence, whatever file
+    /// it stands in.
+    fn apply(&mut self, record: &Record<'_>, at: Appended) {
+        let Ok(key) = Key::from_parts(record.key, record.key_lengths) else {
+            return;
+        };
+        let hash = key.hash_with(self.secret.bytes());
+        let mut stripe = self.index.lock(hash);
+        let known = stripe
+            .candidates(hash)
+            .iter()
+            .find_map(|slot| self.read(slot, &key).map(|rank| (slot, rank)));
+        let rank = (record.token, record.sequence);
+        let live = stripe.live(hash, &key);
+        let live_rank = live
+            .as_ref()
+            .map(|live| (live.token, live.newest.map_or(0, |newest| newest.sequence)));
+        if live_rank.max(known.map(|(_, rank)| rank)) >= Some(rank) {
+            return;
+        }
+        if let Some((slot, _)) = known {
+            stripe.remove_completed(slot);
+        }
+        match record.kind {
+            Kind::Claim | Kind::Checkpoint => {
+                let live = match stripe.live(hash, &key) {
+                    Some(live) => live,
+                    None => {
+                        let new = Live::claiming(
+                            hash,
+                            key.clone(),
+                            record.fingerprint,
+                            record.created_ms,
+                        );
+                        stripe.insert_live(Box::new(new));
+                        match stripe.live(hash, &key) {
+                            Some(live) => live,
+                            None => return,
+                        }
+                    }
+                };
+                live.phase = Phase::Interrupted;
+                live.fingerprint = record.fingerprint;
+                live.token = record.token;
+                live.ticket = record.ticket;
+                live.attempt = record.attempt;
+                live.created_ms = record.created_ms;
+                live.started_ms = record.started_ms;
+                live.newest = Some(at);
+                live.checkpoint_bytes = record.checkpoint.len();
+            }
+            Kind::Complete => {
+                drop(stripe.remove_live(hash, &key));
+                stripe.insert_completed(Slot::new(hash, at.segment, at.offset));
+            }
+            Kind::Release | Kind::Forget => drop(stripe.remove_live(hash, &key)),
+        }
+    }
+
+    /// Token and sequence of the record in a slot, if it is this key's.
+    fn read(&self, slot: Slot, key: &Key) -> Option<(u64, u64)> {
+        let segment = self.segments.get(usize::from(slot.segment()))?;
+        let record = Record::parse_verified(segment.record_bytes(slot.offset())?).ok()?;
+        key.matches(record.key_lengths, record.key)
+            .then_some((record.token, record.sequence))
+    }
+}
+
+impl Engine {
+    /// Ends the store: every guard is interrupted, transitions under way are finished, everything
+    /// is synced, the directory is unlocked. Later calls give `Closed`.
+    pub(crate) fn close(&self) -> Result<(), ClaimError> {
+        self.check_process()?;
+        // Held to the end, so that a second close returns when the first is done.
+        let mut held = self.lock.lock();
+        if !std::mem::take(&mut held.is_open) {
+            return Ok(());
+        }
+        for stripe in self.index.stripes() {
+            stripe.lock().closed = true;
+        }
+        for stripe in self.index.stripes() {
+            let mut round = 0;
+            while stripe.lock().is_changing() {
+                round += 1;
+                sync::relax(round);
+            }
+            let waiters: Vec<_> = {
+                let mut stripe = stripe.lock();
+                stripe
+                    .live_entries_mut()
+                    .map(|live| {
+                        live.phase = Phase::Interrupted;
+                        live.take_waiters()
+                    })
+                    .collect()
+            };
+            for list in waiters {
+                list.wake();
+            }
+        }
+        self.timer.stop();
+        let closed = self.log.close();
+        drop(held.lock.take());
+        closed.map_err(|source| {
+            ClaimError::Unavailable(Unavailable::Poisoned {
+                file: self.path.display().to_string(),
+                source: Arc::new(source),
+            })
+        })
+    }
+
+    /// Whether the store was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        !self.lock.lock().is_open
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            // The threads and the state of the locks belong to the parent: leave them alone.
+            std::mem::forget(Arc::clone(&self.log));
+            return;
+        }
+        if let Err(error) = self.close() {
+            tracing::error!(%error, "the store could not be closed properly");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Waiting: for a transition to settle, and for an owner to be done.
+//!
+//! A waiter is a waker in the key's entry, under the stripe's lock: registering, the transition that
+//! takes the list, and cancelling can't miss each other. A waiter holds no thread. The end of a
+//! lease wakes nobody by itself, so a wait looks again when the lease it saw is over: a blocking one
+//! by sleeping no longer, a future by the timer thread.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::engine::lookup::check_open;
+use crate::error::ClaimError;
+use crate::index::Phase;
+use crate::index::live::WHILE_ALIVE;
+use crate::key::Key;
+use crate::sync::Ordering;
+use crate::timer::Alarm;
+
+impl Engine {
+    fn waiter_id(&self) -> u64 {
+        self.next_waiter.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Waits until no transition of this key is under way: a few hundred nanoseconds, as a rule.
+    pub(crate) async fn settled(&self, hash: u64, key: &Key) -> Result<(), ClaimError> {
+        let place = Place {
+            engine: self,
+            hash,
+            key,
+            id: self.waiter_id(),
+        };
+        poll_fn(|context| {
+            let mut stripe = self.index.lock(hash);
+            check_open(&stripe)?;
+            match stripe.live(hash, key) {
+                Some(live) if live.phase == Phase::Changing => {
+                    live.register(place.id, context.waker());
+                    Poll::Pending
+                }
+                _ => Poll::Ready(Ok(())),
+            }
+        })
+        .await
+    }
+}
+
+/// A place in a key's list of waiters, given up when dropped.
+#[derive(Debug)]
+struct Place<'a> {
+    engine: &'a Engine,
+    hash: u64,
+    key: &'a Key,
+    id: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.engine.is_forked()
+            && let Some(live) = self.engine.index.lock(self.hash).live(self.hash, self.key)
+        {
+            live.cancel(self.id);
+        }
+    }
+}
+
+/// A wait for the owner of a key to be done, one way or another. Resolves when a new claim can tell
+/// more than "in progress".
+#[derive(Debug)]
+pub(crate) struct Wait {
+    engine: Arc<Engine>,
+    hash: u64,
+    key: Key,
+    id: u64,
+    /// Counted among the store's waiters.
+    counted: bool,
+    /// Monotonic ms at which to look again.
+    look_at_ms: u64,
+    alarm: Option<Alarm>,
+}
+
+impl Wait {
+    pub(crate) fn new(engine: Arc<Engine>, key: Key) -> Self {
+        let hash = engine.hash(&key);
+        let id = engine.waiter_id();
+        Self {
+            engine,
+            hash,
+            key,
+            id,
+            counted: false,
+            look_at_ms: WHILE_ALIVE,
+            alarm: None,
+        }
+    }
+
+    /// One look; registers for the next where there is nothing new.
+    pub(crate) fn look(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClaimError>> {
+        self.engine.check_process()?;
+        let engine = Arc::clone(&self.engine);
+        let mut stripe = engine.index.lock(self.hash);
+        check_open(&stripe)?;
+        let Some(live) = stripe.live(self.hash, &self.key) else {
+            return Poll::Ready(Ok(()));
+        };
+        if !live.is_held(engine.time.monotonic_ms()) {
+            return Poll::Ready(Ok(()));
+        }
+        if !live.is_registered(self.id) {
+            let limit = engine.settings.waiters_per_key_max;
+            if live.waiting() >= limit {
+                return Poll::Ready(Err(ClaimError::TooManyWaiters { limit }));
+            }
+            self.count()?;
+        }
+        live.register(self.id, context.waker());
+        self.look_at_ms = live.lease_end_ms;
+        Poll::Pending
+    }
+
+    /// How long a thread may sleep before it must look again; `None` is until it is woken.
+    pub(crate) fn sleep(&self, until_ms: u64) -> Option<Duration> {
+        let look_at_ms = self.look_at_ms.min(until_ms);
+        (look_at_ms != WHILE_ALIVE).then(|| self.engine.time.real_time_until(look_at_ms))
+    }
+
+    fn count(&mut self) -> Result<(), ClaimError> {
+        if self.counted {
+            return Ok(());
+        }
+        let limit = self.engine.settings.waiters_max;
+        if self.engine.waiters.fetch_add(1, Ordering::Relaxed) >= limit {
+            self.engine.waiters.fetch_sub(1, Ordering::Relaxed);
+            return Err(ClaimError::TooManyWaiters { limit });
+        }
+        self.counted = true;
+        Ok(())
+    }
+}
+
+impl Future for Wait {
+    type Output = Result<(), ClaimError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = self.look(context);
+        self.alarm = None;
+        if polled.is_pending()
+            && let Some(after) = self.sleep(WHILE_ALIVE)
+        {
+            self.alarm = Some(self.engine.timer.wake_after(after, context.waker().clone()));
+        }
+        polled
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        if self.engine.is_forked() {
+            return;
+        }
+        if let Some(live) = self.engine.index.lock(self.hash).live(self.hash, &self.key) {
+            live.cancel(self.id);
+        }
+        if self.counted {
+            self.engine.waiters.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

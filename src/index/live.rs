@@ -1,0 +1,129 @@
+//! A key that is not completed: being claimed, pending or interrupted.
+
+use std::task::Waker;
+
+use crate::fingerprint::Fingerprint;
+use crate::index::slot::Slot;
+use crate::key::Key;
+use crate::log::append::Appended;
+
+/// Who has the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// A transition is appending its record. To others the key is in progress.
+    Changing,
+    /// A guard holds it.
+    Owned,
+    /// A ticket holds it: work was handed on and not yet resumed.
+    Detached,
+    /// Nobody holds it any more and the outcome is unknown.
+    Interrupted,
+}
+
+/// The lease of an owner that is never run over.
+pub(crate) const WHILE_ALIVE: u64 = u64::MAX;
+
+/// The whole state of such a key in memory.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) hash: u64,
+    pub(crate) key: Key,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) phase: Phase,
+    /// Of the current owner; 0 while the first claim is being appended.
+    pub(crate) token: u64,
+    /// Of the ticket the owner was resumed from, 0 without one.
+    pub(crate) ticket: u64,
+    pub(crate) attempt: u32,
+    pub(crate) created_ms: u64,
+    pub(crate) started_ms: u64,
+    /// Monotonic ms at which the lease is over; [`WHILE_ALIVE`] for never.
+    pub(crate) lease_end_ms: u64,
+    /// The newest record; `None` while the first claim is being appended.
+    pub(crate) newest: Option<Appended>,
+    /// The slot of an expired result that the first claim replaces.
+    pub(crate) replaces: Option<Slot>,
+    /// Bytes of the checkpoint in the newest record.
+    pub(crate) checkpoint_bytes: usize,
+    /// Room promised to the owner's completion, in words.
+    pub(crate) promised_words: u64,
+    waiters: Vec<(u64, Waker)>,
+}
+
+impl Live {
+    /// A key whose first claim is about to be appended.
+    pub(crate) fn claiming(hash: u64, key: Key, fingerprint: Fingerprint, now_ms: u64) -> Self {
+        Self {
+            hash,
+            key,
+            fingerprint,
+            phase: Phase::Changing,
+            token: 0,
+            ticket: 0,
+            attempt: 1,
+            created_ms: now_ms,
+            started_ms: now_ms,
+            lease_end_ms: WHILE_ALIVE,
+            newest: None,
+            replaces: None,
+            checkpoint_bytes: 0,
+            promised_words: 0,
+            waiters: Vec::new(),
+        }
+    }
+
+    /// Whether the owner is presumed alive. A lease of 1,500 ms is alive at 1,499 and over at 1,500.
+    pub(crate) fn is_held(&self, monotonic_ms: u64) -> bool {
+        match self.phase {
+            Phase::Changing => true,
+            Phase::Owned | Phase::Detached => monotonic_ms < self.lease_end_ms,
+            Phase::Interrupted => false,
+        }
+    }
+
+    /// How long the owner is still presumed alive, in ms; `None` without a lease.
+    pub(crate) fn lease_left_ms(&self, monotonic_ms: u64) -> Option<u64> {
+        (self.lease_end_ms != WHILE_ALIVE).then(|| self.lease_end_ms.saturating_sub(monotonic_ms))
+    }
+
+    /// How many wait for this key.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// Adds a waiter, or gives a known one its newest waker. Ids are unique in the store.
+    pub(crate) fn register(&mut self, id: u64, waker: &Waker) {
+        match self.waiters.iter_mut().find(|waiter| waiter.0 == id) {
+            Some(waiter) => waiter.1.clone_from(waker),
+            None => self.waiters.push((id, waker.clone())),
+        }
+    }
+
+    /// Whether this waiter is on the list.
+    pub(crate) fn is_registered(&self, id: u64) -> bool {
+        self.waiters.iter().any(|waiter| waiter.0 == id)
+    }
+
+    /// Takes a waiter off the list.
+    pub(crate) fn cancel(&mut self, id: u64) {
+        self.waiters.retain(|waiter| waiter.0 != id);
+    }
+
+    /// Everybody who waits, to be woken after the lock is gone.
+    pub(crate) fn take_waiters(&mut self) -> Waiters {
+        Waiters(std::mem::take(&mut self.waiters))
+    }
+}
+
+/// Waiters that must be woken without a lock.
+#[must_use]
+#[derive(Debug, Default)]
+pub(crate) struct Waiters(Vec<(u64, Waker)>);
+
+impl Waiters {
+    pub(crate) fn wake(self) {
+        for (_, waker) in self.0 {
+            waker.wake();
+        }
+    }
+}

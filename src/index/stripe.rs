@@ -1,0 +1,148 @@
+//! The stripes and their two tables.
+
+use crossbeam_utils::CachePadded;
+use hashbrown::HashTable;
+
+use crate::index::live::{Live, Phase};
+use crate::index::slot::{self, Slot};
+use crate::key::Key;
+use crate::log::word::mix;
+use crate::sync::{Mutex, MutexGuard};
+
+/// All stripes.
+#[derive(Debug)]
+pub(crate) struct Index {
+    stripes: Box<[CachePadded<Mutex<Stripe>>]>,
+}
+
+impl Index {
+    /// `stripes` is a power of two.
+    pub(crate) fn new(stripes: usize) -> Self {
+        assert!(stripes.is_power_of_two());
+        let stripes = (0..stripes)
+            .map(|_| CachePadded::new(Mutex::new(Stripe::default())))
+            .collect();
+        Self { stripes }
+    }
+
+    /// Locks the stripe of a hash. Its low bits choose; the slot keeps the high ones.
+    pub(crate) fn lock(&self, hash: u64) -> MutexGuard<'_, Stripe> {
+        self.stripes[hash as usize & (self.stripes.len() - 1)].lock()
+    }
+
+    /// Every stripe in turn, each to be locked by itself.
+    pub(crate) fn stripes(&self) -> impl Iterator<Item = &Mutex<Stripe>> {
+        self.stripes.iter().map(|stripe| &**stripe)
+    }
+}
+
+/// One lock's worth of keys.
+#[derive(Debug, Default)]
+pub(crate) struct Stripe {
+    completed: HashTable<Slot>,
+    live: HashTable<Box<Live>>,
+    /// The store is closed: every transition that looks here stops.
+    pub(crate) closed: bool,
+}
+
+/// The slots that may be a key's, as found under the lock: usually none or one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Candidates {
+    first: Option<Slot>,
+    more: Vec<Slot>,
+}
+
+impl Candidates {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> {
+        self.first.into_iter().chain(self.more.iter().copied())
+    }
+}
+
+impl Stripe {
+    /// The slots that may be of a key with this hash, in a fixed order as long as none changes.
+    pub(crate) fn candidates(&self, hash: u64) -> Candidates {
+        let mut found = Candidates::default();
+        let table_hash = slot::table_hash(hash);
+        for slot in self
+            .completed
+            .iter_hash(table_hash)
+            .filter(|slot| slot.may_be(hash))
+        {
+            match found.first {
+                None => found.first = Some(*slot),
+                Some(_) => found.more.push(*slot),
+            }
+        }
+        found
+    }
+
+    /// Adds the slot of a key that has none.
+    pub(crate) fn insert_completed(&mut self, slot: Slot) {
+        self.completed
+            .insert_unique(slot.table_hash(), slot, |slot| slot.table_hash());
+    }
+
+    /// Removes exactly this slot; `false` when it is not there.
+    pub(crate) fn remove_completed(&mut self, slot: Slot) -> bool {
+        match self
+            .completed
+            .find_entry(slot.table_hash(), |found| *found == slot)
+        {
+            Ok(entry) => {
+                entry.remove();
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// The entry of a key that is not completed.
+    pub(crate) fn live(&mut self, hash: u64, key: &Key) -> Option<&mut Live> {
+        self.live
+            .find_mut(mix(hash), |live| live.hash == hash && live.key == *key)
+            .map(|live| &mut **live)
+    }
+
+    /// Adds the entry of a key that has none.
+    pub(crate) fn insert_live(&mut self, live: Box<Live>) {
+        self.live
+            .insert_unique(mix(live.hash), live, |live| mix(live.hash));
+    }
+
+    /// Takes the entry of a key out.
+    pub(crate) fn remove_live(&mut self, hash: u64, key: &Key) -> Option<Box<Live>> {
+        self.live
+            .find_entry(mix(hash), |live| live.hash == hash && live.key == *key)
+            .ok()
+            .map(|entry| entry.remove().0)
+    }
+
+    /// The entries of this stripe.
+    pub(crate) fn live_entries(&self) -> impl Iterator<Item = &Live> {
+        self.live.iter().map(|live| &**live)
+    }
+
+    /// The entries of this stripe, to be changed.
+    pub(crate) fn live_entries_mut(&mut self) -> impl Iterator<Item = &mut Live> {
+        self.live.iter_mut().map(|live| &mut **live)
+    }
+
+    /// Whether a transition is under way.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.live.iter().any(|live| live.phase == Phase::Changing)
+    }
+
+    /// How many keys have a result, expired ones that were not reclaimed included.
+    pub(crate) fn completed_count(&self) -> usize {
+        self.completed.len()
+    }
+
+    /// Bytes of both tables.
+    pub(crate) fn table_bytes(&self) -> usize {
+        self.completed.allocation_size() + self.live.allocation_size()
+    }
+}

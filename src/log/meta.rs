@@ -1,0 +1,289 @@
+//! META: what the store knows about itself, in two slots written in turn.
+//!
+//! Each slot is a page of its own. An update writes the slot that does not count, syncs, and only
+//! then lets it count: whatever happens to it, the other one is whole. The valid slot with the
+//! higher serial counts. The file has both slots from the start, so an update needs no space, and a
+//! full disk can be opened.
+//!
+//! A new META is written as [`META_PREPARING`], synced and renamed, so that a file called META is
+//! always whole. Only the thread that holds the log's plan (or recovery, before there are threads)
+//! updates it.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::corruption::Damage;
+use crate::fs::{Storage, StorageFile};
+use crate::log::header::{PAGE_BYTES, PageFault, PageReader, PageWriter};
+use crate::log::position;
+
+/// Name of the file.
+pub(crate) const META: &str = "META";
+/// Its name while it is being made.
+pub(crate) const META_PREPARING: &str = "META.tmp";
+
+const MAGIC: &[u8; 8] = b"ONCEKEYM";
+const SLOTS: usize = 2;
+const FILE_BYTES: u64 = (SLOTS * PAGE_BYTES) as u64;
+
+/// Offset of each field in a slot, in bytes. Magic, version and checksum are the page's.
+mod at {
+    pub(super) const SERIAL: usize = 16;
+    pub(super) const STORE_ID: usize = 24;
+    pub(super) const SECRET: usize = 40;
+    pub(super) const EPOCH: usize = 72;
+    pub(super) const HIGH_WATER: usize = 80;
+    pub(super) const WATERMARK: usize = 88;
+    pub(super) const RESTORED: usize = 96;
+    pub(super) const CREATED: usize = 104;
+    pub(super) const CLEAN: usize = 112;
+}
+
+/// What META holds.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Meta {
+    pub(crate) store_id: u128,
+    pub(crate) secret: [u8; 32],
+    /// The newest epoch in which positions may have been given out.
+    pub(crate) epoch: u64,
+    /// Store time in ms that was reached for sure.
+    pub(crate) high_water_ms: u64,
+    /// Everything below was durable when this was written; the end of the log if `clean`.
+    pub(crate) watermark: u64,
+    /// Closed properly.
+    pub(crate) clean: bool,
+    /// Store time in ms of the newest restore, 0 if there was none.
+    pub(crate) restored_at_ms: u64,
+    /// Store time in ms.
+    pub(crate) created_ms: u64,
+}
+
+impl fmt::Debug for Meta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the secret.
+        f.debug_struct("Meta")
+            .field("store_id", &format_args!("{:032x}", self.store_id))
+            .field("epoch", &self.epoch)
+            .field("high_water_ms", &self.high_water_ms)
+            .field("watermark", &format_args!("{:#x}", self.watermark))
+            .field("clean", &self.clean)
+            .field("restored_at_ms", &self.restored_at_ms)
+            .field("created_ms", &self.created_ms)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Meta {
+    /// A new store's, with an identity and secrets nobody else has.
+    ///
+    /// # Errors
+    ///
+    /// When the system gives no random bytes.
+    pub(crate) fn fresh(now_ms: u64) -> io::Result<Self> {
+        let mut store_id = [0; 16];
+        let mut secret = [0; 32];
+        for bytes in [&mut store_id[..], &mut secret[..]] {
+            getrandom::fill(bytes).map_err(|error| io::Error::other(error.to_string()))?;
+        }
+        Ok(Self {
+            store_id: u128::from_le_bytes(store_id),
+            secret,
+            epoch: 0,
+            high_water_ms: 0,
+            watermark: 0,
+            clean: true,
+            restored_at_ms: 0,
+            created_ms: now_ms,
+        })
+    }
+
+    fn encode(&self, serial: u64) -> [u8; PAGE_BYTES] {
+        let mut page = PageWriter::new(MAGIC);
+        page.put(at::SERIAL, &serial.to_le_bytes());
+        page.put(at::STORE_ID, &self.store_id.to_le_bytes());
+        page.put(at::SECRET, &self.secret);
+        page.put(at::EPOCH, &self.epoch.to_le_bytes());
+        page.put(at::HIGH_WATER, &self.high_water_ms.to_le_bytes());
+        page.put(at::WATERMARK, &self.watermark.to_le_bytes());
+        page.put(at::RESTORED, &self.restored_at_ms.to_le_bytes());
+        page.put(at::CREATED, &self.created_ms.to_le_bytes());
+        page.put(at::CLEAN, &[u8::from(self.clean)]);
+        page.finish()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<(u64, Self), PageFault> {
+        let page = PageReader::open(MAGIC, bytes)?;
+        let [clean] = page.field(at::CLEAN);
+        let meta = Self {
+            store_id: u128::from_le_bytes(page.field(at::STORE_ID)),
+            secret: page.field(at::SECRET),
+            epoch: page.u64(at::EPOCH),
+            high_water_ms: page.u64(at::HIGH_WATER),
+            watermark: page.u64(at::WATERMARK),
+            clean: clean == 1,
+            restored_at_ms: page.u64(at::RESTORED),
+            created_ms: page.u64(at::CREATED),
+        };
+        let fault = |field| Err(PageFault::Damaged(Damage::Field(field)));
+        if clean > 1 {
+            return fault("clean mark");
+        }
+        if meta.epoch > position::EPOCH_MAX {
+            return fault("epoch");
+        }
+        // All epochs up to this one may be in use, none behind it.
+        if position::epoch_of(meta.watermark) > meta.epoch {
+            return fault("watermark");
+        }
+        Ok((page.u64(at::SERIAL), meta))
+    }
+}
+
+/// Why META cannot be used.
+#[derive(Debug)]
+pub(crate) enum MetaError {
+    /// The system reported an error.
+    Io(io::Error),
+    /// Both slots are bad; why, in order.
+    Damaged([Damage; SLOTS]),
+    /// Written by a later version of the format (or one that never was).
+    Version(u32),
+}
+
+/// META, open for updates.
+#[derive(Debug)]
+pub(crate) struct MetaFile {
+    file: Arc<dyn StorageFile>,
+    meta: Meta,
+    serial: u64,
+    /// The slot that counts.
+    slot: usize,
+    /// Why the other slot could not be read, until it is written again.
+    bad_slot: Option<Damage>,
+}
+
+impl MetaFile {
+    /// Makes META durably, replacing one that may be there.
+    ///
+    /// # Errors
+    ///
+    /// What the storage says; there is then either no META or the earlier one.
+    pub(crate) fn create(storage: &dyn Storage, meta: Meta) -> io::Result<Self> {
+        match storage.remove(META_PREPARING) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = storage.create(META_PREPARING, FILE_BYTES)?;
+        for (slot, serial) in [(0, 1), (1, 2)] {
+            file.write_at(slot * PAGE_BYTES as u64, &meta.encode(serial))?;
+        }
+        file.sync_data()?;
+        storage.rename(META_PREPARING, META)?;
+        storage.sync_directory()?;
+        Ok(Self {
+            file,
+            meta,
+            serial: 2,
+            slot: 1,
+            bad_slot: None,
+        })
+    }
+
+    /// Reads META.
+    ///
+    /// # Errors
+    ///
+    /// [`MetaError`]; one bad slot is none, see [`Self::bad_slot`].
+    pub(crate) fn load(storage: &dyn Storage) -> Result<Self, MetaError> {
+        let file = storage.open(META).map_err(MetaError::Io)?;
+        let len = file.len().map_err(MetaError::Io)?;
+        let first = read_slot(file.as_ref(), len, 0)?;
+        let second = read_slot(file.as_ref(), len, 1)?;
+        // Even the older slot: a later version that wrote one may have left the other as it was.
+        for slot in [&first, &second] {
+            if let Err(PageFault::Version(version)) = slot {
+                return Err(MetaError::Version(*version));
+            }
+        }
+        let (slot, (serial, meta), bad_slot) = match (first, second) {
+            (Ok(first), Ok(second)) if first.0 > second.0 => (0, first, None),
+            (Ok(_), Ok(second)) => (1, second, None),
+            (Ok(first), Err(fault)) => (0, first, Some(damage(fault))),
+            (Err(fault), Ok(second)) => (1, second, Some(damage(fault))),
+            (Err(first), Err(second)) => {
+                return Err(MetaError::Damaged([damage(first), damage(second)]));
+            }
+        };
+        Ok(Self {
+            file,
+            meta,
+            serial,
+            slot,
+            bad_slot,
+        })
+    }
+
+    /// What counts.
+    pub(crate) fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// Why one slot could not be read, until an update has written it again. It may have been the
+    /// newer one.
+    pub(crate) fn bad_slot(&self) -> Option<Damage> {
+        self.bad_slot
+    }
+
+    /// Changes META durably.
+    ///
+    /// # Errors
+    ///
+    /// What the storage says. Nothing has changed then, neither here nor, as far as the next open
+    /// is concerned, on the disk, unless the new slot made it there all the same.
+    pub(crate) fn update(&mut self, change: impl FnOnce(&mut Meta)) -> io::Result<()> {
+        let mut meta = self.meta.clone();
+        change(&mut meta);
+        assert!(
+            meta.epoch <= position::EPOCH_MAX,
+            "an epoch of more than 28 bits"
+        );
+        assert!(
+            position::epoch_of(meta.watermark) <= meta.epoch,
+            "a watermark above the epoch"
+        );
+        let slot = SLOTS - 1 - self.slot;
+        // Also counted up when it fails: whatever of a failed write reached the disk, the next one
+        // is the newer.
+        self.serial += 1;
+        self.file
+            .write_at((slot * PAGE_BYTES) as u64, &meta.encode(self.serial))?;
+        self.file.sync_data()?;
+        self.meta = meta;
+        self.slot = slot;
+        self.bad_slot = None;
+        Ok(())
+    }
+}
+
+fn read_slot(
+    file: &dyn StorageFile,
+    len: u64,
+    slot: u64,
+) -> Result<Result<(u64, Meta), PageFault>, MetaError> {
+    let offset = slot * PAGE_BYTES as u64;
+    if len < offset + PAGE_BYTES as u64 {
+        return Ok(Err(PageFault::Damaged(Damage::Truncated)));
+    }
+    let mut page = [0; PAGE_BYTES];
+    file.read_at(offset, &mut page).map_err(MetaError::Io)?;
+    Ok(Meta::decode(&page))
+}
+
+fn damage(fault: PageFault) -> Damage {
+    match fault {
+        PageFault::Damaged(damage) => damage,
+        // Sorted out before.
+        PageFault::Version(_) => Damage::Field("version"),
+    }
+}

@@ -1,0 +1,220 @@
+//! Preparing segments ahead, and waiting for room.
+//!
+//! A background thread keeps some segments ready: real blocks allocated, mapped, every page made
+//! writable, header written, synced, renamed into place, directory synced. The hot path therefore
+//! never meets a page that faults on a missing block, a full disk, or a file whose directory entry
+//! could be lost. Only here does the store meet "no space left": it is reported to those who asked
+//! for room and forgotten; the next to ask tries again.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::fs::Storage;
+use crate::log::append::Appender;
+use crate::log::header::Header;
+use crate::log::segment::{FIRST_RECORD, Segment};
+
+/// Coordinates the preparing thread with those who wait for room.
+#[derive(Debug, Default)]
+pub(crate) struct Preparer {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stopped: bool,
+    /// Somebody waits for room.
+    demand: bool,
+    /// A segment was used up, or the thread was told to look.
+    poked: bool,
+    started: u64,
+    finished: u64,
+    failure: Option<Arc<io::Error>>,
+    waiters: Vec<Waker>,
+}
+
+/// Why there is no room.
+#[derive(Clone, Debug)]
+pub(crate) enum NoRoom {
+    /// Preparing a segment failed just now: disk full, quota, too many segments.
+    Failed(Arc<io::Error>),
+    /// The log is closed.
+    Stopped,
+}
+
+/// What the preparing thread should do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Try to prepare a segment.
+    Prepare,
+    /// Nothing happened for a while: persist the clock.
+    Idle,
+    /// End.
+    Stop,
+}
+
+impl Preparer {
+    /// Tells the thread that a segment may be wanted.
+    pub(crate) fn poke(&self) {
+        self.state.lock().poked = true;
+        self.wake.notify_one();
+    }
+
+    /// Ends the thread and everybody who waits for room.
+    pub(crate) fn stop(&self) {
+        let waiters = {
+            let mut state = self.state.lock();
+            state.stopped = true;
+            std::mem::take(&mut state.waiters)
+        };
+        self.wake.notify_all();
+        waiters.into_iter().for_each(Waker::wake);
+    }
+
+    /// The error of the newest try, while it is the newest.
+    pub(crate) fn failure(&self) -> Option<Arc<io::Error>> {
+        self.state.lock().failure.clone()
+    }
+
+    /// Blocks the preparing thread until there is something to do.
+    pub(crate) fn next_task(&self, wanted: impl Fn() -> bool, idle: Duration) -> Task {
+        let mut state = self.state.lock();
+        loop {
+            if state.stopped {
+                return Task::Stop;
+            }
+            // After a failure only somebody who needs room makes it try again.
+            let wanted = state.failure.is_none() && wanted();
+            if state.demand || wanted {
+                state.demand = false;
+                state.poked = false;
+                state.started += 1;
+                return Task::Prepare;
+            }
+            if state.poked {
+                state.poked = false;
+                continue;
+            }
+            if self.wake.wait_for(&mut state, idle).timed_out() && !state.demand && !state.poked {
+                return Task::Idle;
+            }
+        }
+    }
+
+    /// Reports how a try ended.
+    pub(crate) fn finished(&self, outcome: Result<(), io::Error>) {
+        let waiters = {
+            let mut state = self.state.lock();
+            state.finished = state.started;
+            state.failure = outcome.err().map(Arc::new);
+            std::mem::take(&mut state.waiters)
+        };
+        waiters.into_iter().for_each(Waker::wake);
+    }
+
+    /// Takes a promise of `words` words as soon as there is room for it.
+    pub(crate) fn room<'a>(&'a self, appender: &'a Appender, words: u64) -> Room<'a> {
+        Room {
+            preparer: self,
+            appender,
+            words,
+            awaited: None,
+        }
+    }
+}
+
+/// Resolves to a promise of room, or to the failure of a try that began after the wait did.
+#[derive(Debug)]
+pub(crate) struct Room<'a> {
+    preparer: &'a Preparer,
+    appender: &'a Appender,
+    words: u64,
+    /// The try whose failure is ours.
+    awaited: Option<u64>,
+}
+
+impl Future for Room<'_> {
+    type Output = Result<(), NoRoom>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let mut state = this.preparer.state.lock();
+        if this.appender.space().try_take(this.words) {
+            return Poll::Ready(Ok(()));
+        }
+        if state.stopped {
+            return Poll::Ready(Err(NoRoom::Stopped));
+        }
+        if this
+            .awaited
+            .is_some_and(|awaited| state.finished >= awaited)
+        {
+            if let Some(failure) = &state.failure {
+                return Poll::Ready(Err(NoRoom::Failed(Arc::clone(failure))));
+            }
+            this.awaited = None;
+        }
+        this.awaited.get_or_insert(state.started + 1);
+        state.demand = true;
+        if !state
+            .waiters
+            .iter()
+            .any(|waker| waker.will_wake(context.waker()))
+        {
+            state.waiters.push(context.waker().clone());
+        }
+        drop(state);
+        this.preparer.wake.notify_one();
+        Poll::Pending
+    }
+}
+
+/// Name of the file of the segment that begins at `base`.
+pub(crate) fn segment_name(base: u64) -> String {
+    format!("segment-{base:016x}.log")
+}
+
+/// Makes a segment durable and ready to be written: see the module's head for the order.
+pub(crate) fn prepare_segment(
+    storage: &dyn Storage,
+    header: &Header,
+    number: u16,
+) -> io::Result<Segment> {
+    let name = segment_name(header.base);
+    let preparing = format!("{name}.tmp");
+    match storage.remove(&preparing) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let prepared = (|| {
+        let file = storage.create(&preparing, header.file_bytes)?;
+        let memory = file.map(true)?;
+        file.write_at(0, &header.encode())?;
+        file.sync_data()?;
+        storage.rename(&preparing, &name)?;
+        storage.sync_directory()?;
+        Ok(Segment::new(
+            number,
+            header.base,
+            header.seed(),
+            name.clone(),
+            file,
+            memory,
+            FIRST_RECORD,
+        ))
+    })();
+    if prepared.is_err() {
+        // Whichever name it has by now, it holds no record: the next try starts afresh.
+        for leftover in [&preparing, &name] {
+            drop(storage.remove(leftover));
+        }
+    }
+    prepared
+}

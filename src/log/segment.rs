@@ -1,0 +1,275 @@
+//! A segment: one file of the log, mapped, with lock-free reservation inside it.
+//!
+//! The first page is the header; records follow from [`FIRST_RECORD`] on. Invariants:
+//! * a word is swapped from zero to *reserved* by exactly one thread, which owns the range it names
+//!   until it stores *committed* or *padding* into the same word;
+//! * every word between the first record and [`Segment::tail`] starts a range with a length, so the
+//!   chain can always be walked;
+//! * a committed range is never written again.
+//!
+//! The reservation is a compare-and-swap in the map itself: the reservation and its length become
+//! visible as one step. The tail is only a hint where to begin.
+
+use std::io;
+
+use crossbeam_utils::CachePadded;
+
+use crate::fs::StorageFile;
+use crate::log::word::{self, Decoded, State};
+use crate::mem::Memory;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Word offset of the first record: the header takes one page.
+pub(crate) const FIRST_RECORD: u64 = 512;
+/// Bytes of the header page.
+pub(crate) const HEADER_BYTES: usize = FIRST_RECORD as usize * 8;
+
+/// What happened to a try at reserving room.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    /// The range that starts at this word offset is the caller's.
+    Reserved(u64),
+    /// It does not fit any more; this many words are left behind the chain, at this offset.
+    NoRoom {
+        /// Where the chain ends.
+        offset: u64,
+        /// How many words are left.
+        remainder: u64,
+    },
+}
+
+/// One mapped file of the log.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    /// Its place in the segment table; what an index slot holds.
+    pub(crate) number: u16,
+    /// Position of word 0.
+    pub(crate) base: u64,
+    /// Binds words and checksums to this segment of this store.
+    pub(crate) seed: u64,
+    /// Name of the file in the store's directory.
+    pub(crate) name: String,
+    /// The file, kept open from the first write to the last sync so that no write error is lost.
+    pub(crate) file: std::sync::Arc<dyn StorageFile>,
+    memory: Memory,
+    /// Where records may stand: the whole file, or up to the cut of a recovered segment.
+    words: u64,
+    tail: CachePadded<AtomicU64>,
+}
+
+impl Segment {
+    /// A segment over `memory`, whose chain ends at word `tail`.
+    pub(crate) fn new(
+        number: u16,
+        base: u64,
+        seed: u64,
+        name: String,
+        file: std::sync::Arc<dyn StorageFile>,
+        memory: Memory,
+        tail: u64,
+    ) -> Self {
+        let words = memory.words() as u64;
+        assert!(
+            (FIRST_RECORD..=words).contains(&tail),
+            "tail {tail} outside the segment"
+        );
+        Self {
+            number,
+            base,
+            seed,
+            name,
+            file,
+            memory,
+            words,
+            tail: CachePadded::new(AtomicU64::new(tail)),
+        }
+    }
+
+    /// A segment without a file and without room, which is active where the disk was full when the
+    /// store was opened.
+    pub(crate) fn placeholder(base: u64) -> Self {
+        let memory = Memory::heap(FIRST_RECORD as usize);
+        let file = std::sync::Arc::new(NoFile);
+        Self::new(
+            0,
+            base,
+            0,
+            String::from("no segment"),
+            file,
+            memory,
+            FIRST_RECORD,
+        )
+    }
+
+    /// Whether it is one.
+    pub(crate) fn is_placeholder(&self) -> bool {
+        self.words == FIRST_RECORD
+    }
+
+    /// Words that records may fill.
+    pub(crate) fn words(&self) -> u64 {
+        self.words
+    }
+
+    /// Position just behind the last word.
+    pub(crate) fn end(&self) -> u64 {
+        self.base + self.words
+    }
+
+    /// Position of the word behind the known part of the chain.
+    pub(crate) fn tail(&self) -> u64 {
+        self.base + self.tail.load(Ordering::Acquire)
+    }
+
+    /// Takes `words` words at the end of the chain, or tells how much is left.
+    pub(crate) fn try_reserve(&self, words: u64) -> Attempt {
+        let mut offset = self.tail.load(Ordering::Acquire);
+        loop {
+            if offset + words > self.words {
+                return self.no_room(offset);
+            }
+            let reserved =
+                word::encode(words, State::Reserved, self.base + offset, self.seed).to_le();
+            match self.swap_empty(offset, reserved) {
+                Ok(()) => {
+                    self.tail.fetch_max(offset + words, Ordering::AcqRel);
+                    return Attempt::Reserved(offset);
+                }
+                Err(found) => offset = self.step_over(offset, found),
+            }
+        }
+    }
+
+    /// Fills what is left with padding, so that nothing can be appended here any more. Only the
+    /// winner gets `true`.
+    pub(crate) fn try_pad(&self, offset: u64, remainder: u64) -> bool {
+        if remainder == 0 {
+            return false;
+        }
+        let padding =
+            word::encode(remainder, State::Padding, self.base + offset, self.seed).to_le();
+        let won = self.swap_empty(offset, padding).is_ok();
+        if won {
+            self.tail.fetch_max(offset + remainder, Ordering::AcqRel);
+        }
+        won
+    }
+
+    /// Ends a reservation. The store is a release: whoever sees the word sees the record.
+    pub(crate) fn finish(&self, offset: u64, words: u64, state: State) {
+        debug_assert!(state != State::Reserved);
+        let finished = word::encode(words, state, self.base + offset, self.seed).to_le();
+        self.memory
+            .word(offset as usize)
+            .store(finished, Ordering::Release);
+    }
+
+    /// What stands at a word offset.
+    pub(crate) fn word_at(&self, offset: u64) -> Decoded {
+        let raw = u64::from_le(self.memory.word(offset as usize).load(Ordering::Acquire));
+        word::decode(raw, self.base + offset, self.seed)
+    }
+
+    /// Writes into a range the caller has reserved and not yet finished.
+    pub(crate) fn copy_in(&self, byte_offset: usize, bytes: &[u8]) {
+        self.memory.copy_in(byte_offset, bytes);
+    }
+
+    /// Bytes of a reserved range read by its owner, or of a finished one read by anybody.
+    #[cfg(not(oncekey_loom))]
+    pub(crate) fn bytes(&self, byte_offset: usize, len: usize) -> &[u8] {
+        self.memory.bytes(byte_offset, len)
+    }
+
+    /// The whole committed record at a word offset, first word included; `None` when none is there.
+    #[cfg(not(oncekey_loom))]
+    pub(crate) fn record_bytes(&self, offset: u64) -> Option<&[u8]> {
+        if offset < FIRST_RECORD || offset >= self.words {
+            return None;
+        }
+        match self.word_at(offset) {
+            Decoded::Word {
+                words,
+                state: State::Committed,
+            } if offset + words <= self.words => {
+                Some(self.memory.bytes(offset as usize * 8, words as usize * 8))
+            }
+            _ => None,
+        }
+    }
+
+    fn no_room(&self, offset: u64) -> Attempt {
+        let mut offset = offset;
+        while offset < self.words {
+            let raw = u64::from_le(self.memory.word(offset as usize).load(Ordering::Acquire));
+            if raw == 0 {
+                break;
+            }
+            offset = self.step_over(offset, raw);
+        }
+        Attempt::NoRoom {
+            offset,
+            remainder: self.words - offset,
+        }
+    }
+
+    fn swap_empty(&self, offset: u64, new: u64) -> Result<(), u64> {
+        self.memory
+            .word(offset as usize)
+            .compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire)
+            .map(drop)
+            .map_err(u64::from_le)
+    }
+
+    /// The offset behind the range whose word is `found`. A word without a length can only come
+    /// from outside the process; going on would loop or overwrite.
+    fn step_over(&self, offset: u64, found: u64) -> u64 {
+        let words = word::length(found);
+        assert!(
+            words > 0 && offset + words <= self.words,
+            "segment {} was changed behind the store's back at byte {}",
+            self.name,
+            offset * 8,
+        );
+        offset + words
+    }
+}
+
+/// The file of a placeholder: nothing is ever written there.
+#[derive(Debug)]
+struct NoFile;
+
+impl NoFile {
+    fn refuse<T>() -> io::Result<T> {
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "a placeholder has no file",
+        ))
+    }
+}
+
+impl StorageFile for NoFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(0)
+    }
+
+    fn read_at(&self, _offset: u64, _buffer: &mut [u8]) -> io::Result<()> {
+        Self::refuse()
+    }
+
+    fn write_at(&self, _offset: u64, _bytes: &[u8]) -> io::Result<()> {
+        Self::refuse()
+    }
+
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        Self::refuse()
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Self::refuse()
+    }
+
+    fn map(&self, _populate: bool) -> io::Result<Memory> {
+        Self::refuse()
+    }
+}

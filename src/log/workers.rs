@@ -1,0 +1,381 @@
+//! The log as the engine sees it, and the two threads that serve it.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::block::block_on;
+use crate::clock::StoreTime;
+use crate::fs::Storage;
+use crate::log::append::{Appended, Appender, NoSpace};
+use crate::log::commit::{Commit, Durable, Lead, Poison};
+use crate::log::header::Header;
+use crate::log::meta::MetaFile;
+use crate::log::position;
+use crate::log::prepare::{self, Preparer, Room, Task};
+use crate::log::record::{COVERED_FROM, CRC_OFFSET, Contents, HEAD_BYTES, checksum};
+use crate::log::segment::{HEADER_BYTES, Segment};
+use crate::log::table::Segments;
+
+/// How often an idle store looks whether its clock must be written down.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// What a log is made of.
+pub(crate) struct LogParts {
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) meta: MetaFile,
+    pub(crate) time: Arc<StoreTime>,
+    /// Segments of earlier opens, all durable.
+    pub(crate) recovered: Vec<Arc<Segment>>,
+    /// Base of the newest recovered segment and the end of its records.
+    pub(crate) previous: (u64, u64),
+    pub(crate) segment_bytes: u64,
+    pub(crate) prepared_segments: usize,
+    /// The largest record that is ever appended on a promise alone, in words.
+    pub(crate) slop: u64,
+}
+
+/// The writing and reading end of the log.
+#[derive(Debug)]
+pub(crate) struct Log {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    appender: Appender,
+    commit: Commit,
+    preparer: Preparer,
+    segments: Segments,
+    storage: Arc<dyn Storage>,
+    time: Arc<StoreTime>,
+    plan: Mutex<Plan>,
+    prepared_segments: usize,
+}
+
+/// Where the next segment goes, and the file that must know first when a new epoch begins.
+#[derive(Debug)]
+struct Plan {
+    meta: MetaFile,
+    next_base: u64,
+    previous: (u64, u64),
+    segment_bytes: u64,
+}
+
+impl Log {
+    /// Prepares the first segment of this open and starts the threads.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the storage says; nothing but empty segments is left behind.
+    pub(crate) fn start(parts: LogParts) -> io::Result<Self> {
+        let segments = Segments::new();
+        for segment in &parts.recovered {
+            segments.insert(segment);
+        }
+        let watermark = parts.previous.1;
+        let mut plan = Plan {
+            next_base: position::first_position(parts.meta.meta().epoch),
+            meta: parts.meta,
+            previous: parts.previous,
+            segment_bytes: parts.segment_bytes,
+        };
+        let now_ms = parts.time.now_ms();
+        let first = match plan.prepare(parts.storage.as_ref(), &segments, watermark, now_ms) {
+            // A full disk can be opened: what is stored is replayed, and claims tell why they fail.
+            Err(error) if is_full(&error) => {
+                tracing::warn!(%error, "opened without room for new claims");
+                Arc::new(Segment::placeholder(plan.next_base))
+            }
+            prepared => prepared?,
+        };
+        let shared = Arc::new(Shared {
+            appender: Appender::new(first, parts.slop, watermark),
+            commit: Commit::new(watermark),
+            preparer: Preparer::default(),
+            segments,
+            storage: parts.storage,
+            time: parts.time,
+            plan: Mutex::new(plan),
+            prepared_segments: parts.prepared_segments,
+        });
+        let spawn = |name: &str, body: fn(&Shared)| {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(move || body(&shared))
+        };
+        let threads = vec![
+            spawn("oncekey-prepare", prepare_loop)?,
+            spawn("oncekey-flush", flush_loop)?,
+        ];
+        Ok(Self {
+            shared,
+            threads: Mutex::new(threads),
+        })
+    }
+
+    /// Waits for a promise of `words` words.
+    pub(crate) fn room(&self, words: u64) -> Room<'_> {
+        self.shared.preparer.room(&self.shared.appender, words)
+    }
+
+    /// Takes a promise of `words` words if there is room right now.
+    pub(crate) fn try_room(&self, words: u64) -> bool {
+        self.shared.appender.space().try_take(words)
+    }
+
+    /// Gives a promise back unused.
+    pub(crate) fn give_back(&self, words: u64) {
+        self.shared.appender.space().give_back(words);
+    }
+
+    /// Appends a record, using up a promise of exactly its size.
+    ///
+    /// # Errors
+    ///
+    /// [`NoSpace`] as told at [`Appender::reserve`]; nothing is written and the promise is kept.
+    pub(crate) fn append(&self, contents: &Contents<'_>) -> Result<Appended, NoSpace> {
+        let active = self.shared.appender.active().base;
+        let reservation = self.shared.appender.reserve(contents.words())?;
+        let segment = reservation.segment();
+        let start = reservation.byte_offset();
+        let sequence = reservation.sequence();
+        let head = contents.head(sequence, self.shared.commit.watermark());
+        segment.copy_in(start + CRC_OFFSET, &head[CRC_OFFSET..]);
+        let mut at = start + HEAD_BYTES;
+        for piece in contents.pieces() {
+            segment.copy_in(at, piece);
+            at += piece.len();
+        }
+        // The rest up to a whole word is zero: the range was never written before.
+        let covered = segment.bytes(start + COVERED_FROM, reservation.bytes() - COVERED_FROM);
+        let crc = checksum(covered, segment.seed);
+        segment.copy_in(start + CRC_OFFSET, &crc.to_le_bytes());
+        let rolled = segment.base != active;
+        let appended = reservation.commit();
+        if rolled {
+            self.shared.preparer.poke();
+            self.shared.commit.request(appended.sequence);
+        }
+        Ok(appended)
+    }
+
+    /// Waits until everything below `target` is durable.
+    pub(crate) fn durable(&self, target: u64, lead: Lead) -> Durable<'_> {
+        self.shared
+            .commit
+            .durable(&self.shared.appender, target, lead)
+    }
+
+    /// The position below which everything survives power loss.
+    pub(crate) fn watermark(&self) -> u64 {
+        self.shared.commit.watermark()
+    }
+
+    /// The position behind everything appended so far.
+    pub(crate) fn tail(&self) -> u64 {
+        self.shared.appender.tail()
+    }
+
+    /// Whether a sync has failed.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.shared.commit.is_poisoned()
+    }
+
+    /// The failed sync, if there was one.
+    pub(crate) fn poison(&self) -> Option<Poison> {
+        self.shared.commit.poison()
+    }
+
+    /// The segment table.
+    pub(crate) fn segments(&self) -> &Segments {
+        &self.shared.segments
+    }
+
+    /// Syncs and the records they covered.
+    pub(crate) fn sync_counts(&self) -> (u64, u64) {
+        self.shared.commit.counts()
+    }
+
+    /// How many segments wait to be written.
+    pub(crate) fn ready(&self) -> usize {
+        self.shared.appender.ready()
+    }
+
+    /// Words nobody was promised.
+    pub(crate) fn available_words(&self) -> u64 {
+        self.shared.appender.space().available()
+    }
+
+    /// Makes everything durable, ends the threads and marks the store as properly closed. Nothing
+    /// may be appended any more.
+    ///
+    /// # Errors
+    ///
+    /// A failed sync or write: the store is then found unclean by the next open, with nothing lost
+    /// that was durable.
+    pub(crate) fn close(&self) -> io::Result<()> {
+        self.stop_threads();
+        let shared = &*self.shared;
+        let tail = shared.appender.tail();
+        block_on(self.durable(tail, Lead::Allowed))
+            .map_err(|poison| io::Error::new(poison.source.kind(), poison.to_string()))?;
+        for unused in shared.appender.take_ready() {
+            shared.storage.remove(&unused.name)?;
+        }
+        let active = shared.appender.active();
+        if !active.is_placeholder() {
+            if tail <= active.base {
+                shared.storage.remove(&active.name)?;
+            } else {
+                // What lies behind the chain is zero, and no response stands there.
+                let used_bytes = (tail - active.base) * 8;
+                active
+                    .file
+                    .set_len(used_bytes.next_multiple_of(HEADER_BYTES as u64))?;
+                active.file.sync_data()?;
+            }
+        }
+        shared.storage.sync_directory()?;
+        shared.plan.lock().meta.update(|meta| {
+            meta.clean = true;
+            meta.watermark = tail;
+            meta.high_water_ms = meta.high_water_ms.max(shared.time.now_ms());
+        })
+    }
+
+    fn stop_threads(&self) {
+        self.shared.preparer.stop();
+        // The flusher ends when it is asked for the end of time.
+        self.shared.commit.request(u64::MAX);
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the log panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.stop_threads();
+    }
+}
+
+/// Whether an error goes away by itself when space is freed.
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+impl Shared {
+    fn prepare_one(&self) -> io::Result<()> {
+        let watermark = self.commit.watermark();
+        let now_ms = self.time.now_ms();
+        let segment =
+            self.plan
+                .lock()
+                .prepare(self.storage.as_ref(), &self.segments, watermark, now_ms)?;
+        self.appender.offer(segment);
+        Ok(())
+    }
+
+    fn persist_clock(&self) {
+        let now_ms = self.time.now_ms();
+        let watermark = self.commit.watermark();
+        let mut plan = self.plan.lock();
+        if plan.meta.meta().watermark >= watermark {
+            return;
+        }
+        let written = plan.meta.update(|meta| {
+            meta.high_water_ms = meta.high_water_ms.max(now_ms);
+            meta.watermark = meta.watermark.max(watermark);
+        });
+        if let Err(error) = written {
+            tracing::warn!(%error, "the clock could not be written down");
+        }
+    }
+}
+
+impl Plan {
+    fn prepare(
+        &mut self,
+        storage: &dyn Storage,
+        segments: &Segments,
+        watermark: u64,
+        now_ms: u64,
+    ) -> io::Result<Arc<Segment>> {
+        let words = self.segment_bytes / 8;
+        if position::next_base(self.next_base, words) != Some(self.next_base) {
+            let epoch = position::next_epoch(position::epoch_of(self.next_base))
+                .ok_or_else(|| io::Error::other("all open epochs are used up"))?;
+            self.meta
+                .update(|meta| meta.epoch = meta.epoch.max(epoch))?;
+            self.next_base = position::first_position(epoch);
+        }
+        let number = segments.free_number().ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::QuotaExceeded,
+                "all 65536 segments are in use",
+            )
+        })?;
+        let meta = self.meta.meta();
+        let header = Header {
+            file_bytes: self.segment_bytes,
+            store_id: meta.store_id,
+            base: self.next_base,
+            previous_base: self.previous.0,
+            previous_end: self.previous.1,
+            watermark,
+            created_ms: now_ms,
+            secret: meta.secret,
+        };
+        let segment = Arc::new(prepare::prepare_segment(storage, &header, number)?);
+        segments.insert(&segment);
+        self.previous = (segment.base, segment.end());
+        self.next_base = segment.end();
+        Ok(segment)
+    }
+}
+
+fn prepare_loop(shared: &Shared) {
+    let wanted = || shared.appender.ready() < shared.prepared_segments;
+    loop {
+        match shared.preparer.next_task(wanted, IDLE) {
+            Task::Prepare => {
+                let outcome = shared.prepare_one();
+                if let Err(error) = &outcome {
+                    tracing::warn!(%error, "no segment could be prepared");
+                }
+                shared.preparer.finished(outcome);
+                shared.persist_clock();
+            }
+            Task::Idle => shared.persist_clock(),
+            Task::Stop => return,
+        }
+    }
+}
+
+fn flush_loop(shared: &Shared) {
+    loop {
+        let target = block_on(std::future::poll_fn(|context| {
+            shared.commit.poll_request(context)
+        }));
+        if target == u64::MAX {
+            return;
+        }
+        let durable = shared
+            .commit
+            .durable(&shared.appender, target, Lead::Allowed);
+        if let Err(poison) = block_on(durable) {
+            tracing::error!(%poison, "the store is poisoned until it is reopened");
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The guard: the right to act for a key, and its ways to end.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+
+use crate::block::block_on;
+use crate::claim::{Saved, time};
+use crate::engine::{Engine, Finish, Grant, Level, PreviousAttempt};
+use crate::error::{FinishError, WriteError};
+use crate::key::Key;
+use crate::log::commit::Lead;
+use crate::options::{ClaimOptions, Durability};
+use crate::ticket::Ticket;
+use crate::token::Token;
+
+/// A claimed key: yours until you complete it, release it, drop it, or lose it.
+///
+/// * [`complete`](Self::complete) stores the result: from then on every claim is answered with it.
+/// * [`release`](Self::release) says that nothing happened: the key is free again.
+/// * Dropping it (a panic, an early return, a cancelled future) says nothing: the key is
+///   *interrupted* at once, and the next claimer is told so. It is never silently run again.
+///
+/// The guard is `Send + 'static` and has no borrowed parts, so it can travel to another thread or
+/// task. Leaked with `mem::forget` it holds its key until the process ends;
+/// [`Store::pending`](crate::Store::pending) lists it and
+/// [`Store::interrupt`](crate::Store::interrupt) frees it.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use oncekey::{Claim, Fingerprint, Key, Store};
+///
+/// let store = Store::open(dir.path())?;
+/// let key = Key::new("acct_1", "POST /v1/payments", "k-1")?;
+/// let Claim::Started(mut operation) = store.claim(&key, Fingerprint::of(b"body"))? else {
+///     panic!("the key was free")
+/// };
+/// operation.checkpoint(b"charge requested")?;
+/// let saved = operation.complete(b"paid")?;
+/// assert_eq!(saved.attempt(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "dropping the guard leaves the key interrupted"]
+pub struct Operation {
+    engine: Arc<Engine>,
+    /// `None` once the guard has ended.
+    grant: Option<Grant>,
+}
+
+/// The attempt before this one, whose outcome is unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Previous {
+    /// Its number.
+    pub attempt: u32,
+    /// When it began.
+    pub started_at: SystemTime,
+    /// The newest checkpoint of any earlier attempt.
+    pub checkpoint: Option<Bytes>,
+}
+
+impl Operation {
+    pub(crate) fn new(engine: Arc<Engine>, grant: Grant) -> Self {
+        Self {
+            engine,
+            grant: Some(grant),
+        }
+    }
+
+    /// The key.
+    pub fn key(&self) -> &Key {
+        &self.grant().key
+    }
+
+    /// 1 for the first owner, one more at each takeover.
+    pub fn attempt(&self) -> u32 {
+        self.grant().attempt
+    }
+
+    /// The fencing token: greater than every token the store gave before.
+    pub fn token(&self) -> Token {
+        Token::from_u64(self.grant().token)
+    }
+
+    /// When this attempt began.
+    pub fn started_at(&self) -> SystemTime {
+        time(self.grant().started_ms)
+    }
+
+    /// When the operation was first claimed.
+    pub fn created_at(&self) -> SystemTime {
+        time(self.grant().created_ms)
+    }
+
+    /// The interrupted attempt before this one; `None` for the first.
+    pub fn previous(&self) -> Option<Previous> {
+        let grant = self.grant();
+        grant.previous.as_ref().map(
+            |PreviousAttempt {
+                 attempt,
+                 started_ms,
+             }| Previous {
+                attempt: *attempt,
+                started_at: time(*started_ms),
+                checkpoint: grant.checkpoint.clone(),
+            },
+        )
+    }
+
+    /// The newest checkpoint, of this attempt or an earlier one.
+    pub fn last_checkpoint(&self) -> Option<&Bytes> {
+        self.grant().checkpoint.as_ref()
+    }
+
+    /// A key for a call to another system, 32 hexadecimal digits.
+    ///
+    /// It is the same for every attempt of this operation, also after a restart, a restored copy or
+    /// a salvage, and different for every other operation and every other `label`. A payment
+    /// provider that takes idempotency keys then charges once even when this operation runs again.
+    /// It is derived from the store's identity, the key, the fingerprint and the label, keyed with
+    /// the store's secret; a key used again for the same request after its retention gives the same
+    /// downstream key, since by its client's word it is the same operation.
+    pub fn downstream_key(&self, label: &str) -> String {
+        let grant = self.grant();
+        self.engine
+            .downstream_key(&grant.key, grant.fingerprint, label)
+    }
+
+    /// Stores a note of up to 4,096 bytes for whoever takes over if this attempt is interrupted: a
+    /// recovery point, the id of an external call. It replaces the note before it.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::LeaseLost`] where the guard was overtaken, [`WriteError::CheckpointTooLarge`],
+    /// [`WriteError::OutOfSpace`] (the guard still holds the key), or the store refuses.
+    pub fn checkpoint(&mut self, note: impl AsRef<[u8]>) -> Result<(), WriteError> {
+        let level = self.level(Lead::Allowed);
+        let (engine, grant) = self.parts()?;
+        block_on(engine.checkpoint(grant, note.as_ref(), level))
+    }
+
+    /// [`checkpoint`](Self::checkpoint) without blocking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`checkpoint`](Self::checkpoint).
+    pub async fn checkpoint_async(&mut self, note: impl AsRef<[u8]>) -> Result<(), WriteError> {
+        let level = self.level(Lead::Never);
+        let (engine, grant) = self.parts()?;
+        engine.checkpoint(grant, note.as_ref(), level).await
+    }
+
+    /// Starts the lease anew, at its full length. Does nothing for
+    /// [`Lease::WhileAlive`](crate::Lease::WhileAlive) but to check that the key is still held.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::LeaseLost`] where somebody took over: stop working.
+    pub fn renew(&mut self) -> Result<(), WriteError> {
+        self.engine.renew(self.grant())
+    }
+
+    /// Stores the response and ends the operation. It is kept for the claim's retention.
+    ///
+    /// In [`Durability::Sync`] it is durable on return.
+    ///
+    /// # Errors
+    ///
+    /// The guard is inside every error that leaves it held: see [`FinishError::into_operation`].
+    /// [`WriteError::LeaseLost`] where somebody took over: their result counts and this one was not
+    /// stored. [`WriteError::OutcomeUnknown`] where the sync failed.
+    pub fn complete(self, response: impl AsRef<[u8]>) -> Result<Saved, FinishError> {
+        self.complete_with(response).commit()
+    }
+
+    /// [`complete`](Self::complete) without blocking.
+    ///
+    /// The completion is appended at the first poll and never undone; dropping the future after that
+    /// only stops the waiting for durability. Only a response larger than the room set aside
+    /// ([`Options::reserved_response`](crate::Options::reserved_response)) may have to wait before.
+    ///
+    /// # Errors
+    ///
+    /// As for [`complete`](Self::complete).
+    pub async fn complete_async(self, response: impl AsRef<[u8]>) -> Result<Saved, FinishError> {
+        self.complete_with(response).commit_async().await
+    }
+
+    /// Starts a completion with options of its own.
+    pub fn complete_with<R: AsRef<[u8]>>(self, response: R) -> Completion<R> {
+        let durability = self.grant().level.durability;
+        Completion {
+            operation: self,
+            response: Some(response),
+            principal: None,
+            options: ClaimOptions::new(),
+            durability,
+        }
+    }
+
+    /// Ends the operation as done without keeping a response: a duplicate learns that it is done and
+    /// is not run. For responses over the limit, and for those not worth keeping.
+    ///
+    /// # Errors
+    ///
+    /// As for [`complete`](Self::complete).
+    pub fn complete_without_response(self) -> Result<Saved, FinishError> {
+        self.without_response().commit()
+    }
+
+    /// [`complete_without_response`](Self::complete_without_response) without blocking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`complete`](Self::complete).
+    pub async fn complete_without_response_async(self) -> Result<Saved, FinishError> {
+        self.without_response().commit_async().await
+    }
+
+    fn without_response(self) -> Completion<&'static [u8]> {
+        let mut completion = self.complete_with(&[][..]);
+        completion.response = None;
+        completion
+    }
+
+    /// Says that nothing happened: the key is absent again and the next claim starts afresh.
+    ///
+    /// A release that a crash loses leaves the key interrupted, never silently free.
+    ///
+    /// # Errors
+    ///
+    /// As for [`complete`](Self::complete).
+    pub fn release(self) -> Result<(), FinishError> {
+        let level = self.level(Lead::Allowed);
+        block_on(self.finish(Finish::Release, level)).map(drop)
+    }
+
+    /// [`release`](Self::release) without blocking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`complete`](Self::complete).
+    pub async fn release_async(self) -> Result<(), FinishError> {
+        let level = self.level(Lead::Never);
+        self.finish(Finish::Release, level).await.map(drop)
+    }
+
+    /// Turns the guard into a ticket for work that goes on elsewhere, through a queue for example.
+    ///
+    /// The key stays in progress while its lease lasts; [`Store::resume`](crate::Store::resume)
+    /// turns the ticket into a guard again, once.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::TicketNeedsLease`] for a claim with
+    /// [`Lease::WhileAlive`](crate::Lease::WhileAlive): a lost ticket would hold the key for ever.
+    pub fn into_ticket(mut self) -> Result<Ticket, FinishError> {
+        match self.engine.detach(self.grant()) {
+            Ok(parts) => {
+                self.grant = None;
+                Ok(Ticket::new(parts))
+            }
+            Err(error @ WriteError::LeaseLost { .. }) => Err(FinishError::lost(error)),
+            Err(error) => Err(FinishError::held(error, self)),
+        }
+    }
+
+    async fn finish(
+        mut self,
+        finish: Finish<'_>,
+        level: Level,
+    ) -> Result<Option<Saved>, FinishError> {
+        let result = match &self.grant {
+            Some(grant) => self.engine.finish(grant, finish, level).await,
+            None => {
+                return Err(FinishError::lost(WriteError::LeaseLost {
+                    new_attempt: None,
+                }));
+            }
+        };
+        match result {
+            Ok(stored) => {
+                self.grant = None;
+                Ok(stored.map(Saved::new))
+            }
+            Err(refusal) if refusal.held => Err(FinishError::held(refusal.error, self)),
+            Err(refusal) => {
+                self.grant = None;
+                Err(FinishError::lost(refusal.error))
+            }
+        }
+    }
+
+    fn level(&self, lead: Lead) -> Level {
+        Level {
+            durability: self.grant().level.durability,
+            lead,
+        }
+    }
+
+    fn parts(&mut self) -> Result<(&Engine, &mut Grant), WriteError> {
+        match &mut self.grant {
+            Some(grant) => Ok((&self.engine, grant)),
+            None => Err(WriteError::LeaseLost { new_attempt: None }),
+        }
+    }
+
+    /// Every public method takes the guard before its end, so there is a grant.
+    fn grant(&self) -> &Grant {
+        self.grant
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("the guard has ended"))
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        if let Some(grant) = self.grant.take() {
+            self.engine.abandon(&grant);
+        }
+    }
+}
+
+impl fmt::Debug for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Operation");
+        if let Some(grant) = &self.grant {
+            shown
+                .field("key", &grant.key)
+                .field("attempt", &grant.attempt)
+                .field("token", &grant.token);
+        }
+        shown.finish_non_exhaustive()
+    }
+}
+
+/// A completion with options of its own, from [`Operation::complete_with`]. Dropped without
+/// [`commit`](Self::commit) it leaves the key interrupted.
+#[must_use = "nothing is stored before commit"]
+#[derive(Debug)]
+pub struct Completion<R> {
+    operation: Operation,
+    response: Option<R>,
+    principal: Option<Vec<u8>>,
+    options: ClaimOptions,
+    durability: Durability,
+}
+
+impl<R: AsRef<[u8]>> Completion<R> {
+    /// How long the result answers, from now on: 1 second to 10 years. The claim's by default.
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.options = self.options.retention(retention);
+        self
+    }
+
+    /// For whom the result is: only [`Saved::for_principal`] with the same bytes gives it out. At
+    /// most 255 bytes.
+    pub fn principal(mut self, principal: impl Into<Vec<u8>>) -> Self {
+        self.principal = Some(principal.into());
+        self
+    }
+
+    /// How durable it must be before `commit` returns. The claim's by default.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Stores the result.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Operation::complete`].
+    pub fn commit(self) -> Result<Saved, FinishError> {
+        block_on(self.run(Lead::Allowed))
+    }
+
+    /// [`commit`](Self::commit) without blocking, with the promise of
+    /// [`Operation::complete_async`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Operation::complete`].
+    pub async fn commit_async(self) -> Result<Saved, FinishError> {
+        self.run(Lead::Never).await
+    }
+
+    async fn run(self, lead: Lead) -> Result<Saved, FinishError> {
+        let Self {
+            operation,
+            response,
+            principal,
+            options,
+            durability,
+        } = self;
+        let retention_ms = match options.resolve(operation.engine.settings()) {
+            Ok(resolved) if options.has_retention() => resolved.retention_ms,
+            Ok(_) => operation.grant().retention_ms,
+            Err(error) => return Err(FinishError::held(error.into(), operation)),
+        };
+        let finish = Finish::Complete {
+            response: response.as_ref().map(AsRef::as_ref),
+            principal: principal.as_deref(),
+            retention_ms,
+        };
+        let saved = operation.finish(finish, Level { durability, lead }).await?;
+        Ok(saved.unwrap_or_else(|| unreachable!("a completion has a stored result")))
+    }
+}

@@ -1,0 +1,126 @@
+//! Counters, and what `Store::stats` shows.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+use crate::engine::Outcome;
+
+/// How many counters share the load, so that threads don't write the same cache line.
+const SHARDS: usize = 8;
+
+/// A count that many threads add to.
+#[derive(Debug, Default)]
+pub(crate) struct Counter([CachePadded<AtomicU64>; SHARDS]);
+
+impl Counter {
+    pub(crate) fn add(&self) {
+        self.0[shard()].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.0
+            .iter()
+            .map(|shard| shard.load(Ordering::Relaxed))
+            .sum()
+    }
+}
+
+/// What has happened since the store was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) started: Counter,
+    pub(crate) taken_over: Counter,
+    pub(crate) in_progress: Counter,
+    pub(crate) replayed: Counter,
+    pub(crate) mismatched: Counter,
+    pub(crate) too_late: Counter,
+    pub(crate) completed: Counter,
+    pub(crate) released: Counter,
+    pub(crate) abandoned: Counter,
+}
+
+impl Counters {
+    /// Counts the answer to one claim, once.
+    pub(crate) fn count(&self, outcome: &Outcome) {
+        let counter = match outcome {
+            Outcome::Started(_) => &self.started,
+            Outcome::Interrupted(_) => &self.taken_over,
+            Outcome::InProgress(_) => &self.in_progress,
+            Outcome::Completed(_) => &self.replayed,
+            Outcome::Mismatch { .. } => &self.mismatched,
+            Outcome::TooLate { .. } => &self.too_late,
+        };
+        counter.add();
+    }
+
+    /// Counts the end of one operation.
+    pub(crate) fn count_finish(&self, completed: bool) {
+        if completed {
+            self.completed.add()
+        } else {
+            self.released.add()
+        }
+    }
+}
+
+fn shard() -> usize {
+    thread_local! {
+        static SHARD: usize = {
+            static NEXT: AtomicU64 = AtomicU64::new(0);
+            NEXT.fetch_add(1, Ordering::Relaxed) as usize % SHARDS
+        };
+    }
+    SHARD.try_with(|shard| *shard).unwrap_or(0)
+}
+
+/// The state of a store at a moment, from [`Store::stats`](crate::Store::stats).
+///
+/// Counts of calls begin at the open. Each figure is exact by itself; they are not read at one
+/// instant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Keys with a result, expired ones whose space was not yet reclaimed included.
+    pub completed_keys: u64,
+    /// Keys being claimed, pending or interrupted.
+    pub pending_keys: u64,
+    /// Of those, the interrupted ones.
+    pub interrupted_keys: u64,
+    /// Callers waiting for a key.
+    pub waiters: u64,
+    /// Claims that started an operation.
+    pub claims_started: u64,
+    /// Claims that took over an interrupted operation.
+    pub claims_taken_over: u64,
+    /// Claims answered "in progress".
+    pub claims_in_progress: u64,
+    /// Claims answered with a stored result.
+    pub claims_replayed: u64,
+    /// Claims refused because the key was used for another request.
+    pub claims_mismatched: u64,
+    /// Claims refused as too late.
+    pub claims_too_late: u64,
+    /// Operations completed.
+    pub completed: u64,
+    /// Operations released.
+    pub released: u64,
+    /// Guards dropped or interrupted without an end.
+    pub abandoned: u64,
+    /// Segments in use or prepared.
+    pub segments: u64,
+    /// Segments prepared and not yet written to.
+    pub segments_prepared: u64,
+    /// Bytes of the log that nobody was promised yet, in segments that exist.
+    pub available_bytes: u64,
+    /// Bytes appended and not yet known to be durable.
+    pub unsynced_bytes: u64,
+    /// Syncs of the log that succeeded.
+    pub syncs: u64,
+    /// Records those syncs made durable; divided by `syncs`, the size of a group.
+    pub synced_records: u64,
+    /// Bytes of memory that the index tables take.
+    pub index_bytes: u64,
+    /// Whether a sync has failed: nothing is written until the store is reopened.
+    pub poisoned: bool,
+}

@@ -1,0 +1,585 @@
+//! The store: the public face of the engine.
+
+use std::fmt;
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::batch;
+use crate::block::block_on;
+use crate::claim::Saved;
+use crate::claim::{Claim, claim_blocking, claim_future, time};
+use crate::engine::{self, Engine, Forgotten, Level, Request, TicketParts};
+use crate::error::{AdminError, ClaimError, Unavailable};
+use crate::fingerprint::Fingerprint;
+use crate::fs::Storage;
+use crate::fs::kind::FileSystemKind;
+use crate::fs::lock::DirectoryLock;
+use crate::fs::os::OsStorage;
+use crate::index::Phase;
+use crate::key::Key;
+use crate::listing::{KeyState, PendingKey};
+use crate::log::commit::Lead;
+use crate::open_error::OpenError;
+use crate::operation::Operation;
+use crate::options::{ClaimOptions, Durability, Options, ResolvedClaim};
+use crate::report::RecoveryReport;
+use crate::run::{RunError, RunOptions};
+use crate::stats::Stats;
+use crate::ticket::{ResumeError, Ticket};
+use crate::token::Token;
+
+/// An open idempotency-key store.
+///
+/// A handle: cloning it is cheap, and every clone is the same store. It may be used from any number
+/// of threads and tasks. The directory belongs to one store of one process at a time; when the last
+/// handle, guard and waiting future are gone the store is closed, as by [`close`](Self::close) but
+/// with errors only logged.
+///
+/// Every call has a blocking form and an `async` one that needs no particular runtime; both are the
+/// same state machine. A future never runs a sync on its executor's thread.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use oncekey::{Claim, Fingerprint, Key, Store};
+///
+/// let store = Store::open(dir.path())?;
+/// let key = Key::new("acct_1", "POST /v1/payments", "a-clients-key")?;
+/// let request = Fingerprint::of(br#"{"amount":1200}"#);
+///
+/// match store.claim(&key, request)? {
+///     Claim::Started(operation) => {
+///         // Charge the card, then:
+///         operation.complete(b"paid")?;
+///     }
+///     Claim::Interrupted(operation) => {
+///         // An earlier attempt may have charged it: ask before doing it again.
+///         operation.complete(b"paid after all")?;
+///     }
+///     Claim::InProgress(_) => { /* 409, retry later */ }
+///     Claim::Completed(saved) => { saved.by_scope()?; /* replay it */ }
+///     Claim::Mismatch(_) => { /* 422, key reused */ }
+///     Claim::TooLate(_) => { /* first sent longer ago than results are kept */ }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Store {
+    engine: Arc<Engine>,
+}
+
+/// Whether [`Store::forget`] may remove a key that waits for an outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forget {
+    /// Only completed keys; a pending or interrupted one is an error.
+    IfCompleted,
+    /// Any key. The owner of a pending one is fenced: its later calls give `LeaseLost`.
+    Force,
+}
+
+impl Options {
+    /// Opens the store in `directory`, creating the directory where it does not exist.
+    ///
+    /// Opening recovers what an earlier process left; [`Store::recovery_report`] tells what was
+    /// found. Every key that was pending is interrupted: its owner is gone.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] names what is in the way and what to do; nothing is changed then, but for
+    /// repairs that are safe to repeat.
+    pub fn open(&self, directory: impl AsRef<Path>) -> Result<Store, OpenError> {
+        let path = directory.as_ref();
+        let settings = self.validate().map_err(OpenError::Options)?;
+        let storage = OsStorage::open(path, true).map_err(|source| OpenError::io(path, source))?;
+        let kind = storage
+            .kind()
+            .map_err(|source| OpenError::io(path, source))?;
+        match kind {
+            FileSystemKind::Network(name) if !settings.allow_network_file_system => {
+                return Err(OpenError::NetworkFileSystem {
+                    path: path.to_path_buf(),
+                    file_system: name,
+                });
+            }
+            FileSystemKind::Memory => {
+                tracing::warn!(path = %path.display(), "in-memory file system: nothing here \
+                    survives power loss");
+            }
+            FileSystemKind::CopyOnWrite => {
+                tracing::warn!(path = %path.display(), "copy-on-write file system: space \
+                    prepared ahead is not a promise there");
+            }
+            _ => {}
+        }
+        let lock = DirectoryLock::acquire(path, settings.lock_wait)
+            .map_err(|error| OpenError::from_lock(path, error))?;
+        storage
+            .probe_sync()
+            .map_err(|source| OpenError::io(path, source))?;
+        Store::start(Arc::new(storage), settings, path, Some(lock))
+    }
+
+    /// Opens a store on a simulated disk, which is locked by nobody.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open).
+    #[cfg(any(test, feature = "testing"))]
+    pub fn open_simulated(
+        &self,
+        disk: &crate::fs::simulated::SimulatedDisk,
+    ) -> Result<Store, OpenError> {
+        let settings = self.validate().map_err(OpenError::Options)?;
+        Store::start(
+            Arc::new(disk.clone()),
+            settings,
+            Path::new("simulated"),
+            None,
+        )
+    }
+}
+
+impl Store {
+    fn start(
+        storage: Arc<dyn Storage>,
+        settings: crate::options::Settings,
+        path: &Path,
+        lock: Option<DirectoryLock>,
+    ) -> Result<Self, OpenError> {
+        let engine = engine::start(storage, settings, path, lock)?;
+        Ok(Self {
+            engine: Arc::new(engine),
+        })
+    }
+
+    /// Opens the store in `directory` with the default options, creating it where it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Options::open`].
+    pub fn open(directory: impl AsRef<Path>) -> Result<Self, OpenError> {
+        Options::new().open(directory)
+    }
+
+    /// What the open found and repaired.
+    pub fn recovery_report(&self) -> &RecoveryReport {
+        self.engine.report()
+    }
+
+    /// Starts the operation of `key`, or tells what became of it: see [`Claim`].
+    ///
+    /// In [`Durability::Sync`] a started operation is durable on return, and no answer is given that
+    /// a power loss could take back.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError`]: no room, a limit, or the store refuses. Nothing was claimed.
+    pub fn claim(&self, key: &Key, fingerprint: Fingerprint) -> Result<Claim, ClaimError> {
+        self.claim_with(key, fingerprint, ClaimOptions::new())
+    }
+
+    /// [`claim`](Self::claim) with options of its own.
+    ///
+    /// # Errors
+    ///
+    /// As for [`claim`](Self::claim), and [`ClaimError::Options`].
+    pub fn claim_with(
+        &self,
+        key: &Key,
+        fingerprint: Fingerprint,
+        options: ClaimOptions,
+    ) -> Result<Claim, ClaimError> {
+        let request = self.request(key, fingerprint, &options, Lead::Allowed)?;
+        claim_blocking(&self.engine, request)
+    }
+
+    /// [`claim`](Self::claim) without blocking. Dropping the future before it is done releases what
+    /// it may have claimed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`claim`](Self::claim).
+    pub fn claim_async(
+        &self,
+        key: &Key,
+        fingerprint: Fingerprint,
+    ) -> impl Future<Output = Result<Claim, ClaimError>> + Send + use<> {
+        self.claim_with_async(key, fingerprint, ClaimOptions::new())
+    }
+
+    /// [`claim_with`](Self::claim_with) without blocking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`claim_with`](Self::claim_with).
+    pub fn claim_with_async(
+        &self,
+        key: &Key,
+        fingerprint: Fingerprint,
+        options: ClaimOptions,
+    ) -> impl Future<Output = Result<Claim, ClaimError>> + Send + use<> {
+        let request = self.request(key, fingerprint, &options, Lead::Never);
+        let engine = Arc::clone(&self.engine);
+        async move { claim_future(engine, request?).await }
+    }
+
+    /// Claims many keys with one sync: one result a key, in order.
+    ///
+    /// A key that stands twice in the batch is in progress the second time, marked
+    /// [`is_same_batch`](crate::InProgress::is_same_batch), and waiting for it there is an error.
+    /// Out of space fails only the keys not yet written; after a failed sync all that were written
+    /// are [`ClaimError::OutcomeUnknown`]. Guards not taken out of the result are dropped with it
+    /// and leave their keys interrupted.
+    pub fn claim_many<'a>(
+        &self,
+        keys: impl IntoIterator<Item = (&'a Key, Fingerprint)>,
+        options: ClaimOptions,
+    ) -> Vec<Result<Claim, ClaimError>> {
+        match self.requests(keys, &options, Lead::Allowed) {
+            Ok(requests) => block_on(batch::claim_many(&self.engine, requests)),
+            Err(errors) => errors,
+        }
+    }
+
+    /// [`claim_many`](Self::claim_many) without blocking.
+    pub async fn claim_many_async<'a>(
+        &self,
+        keys: impl IntoIterator<Item = (&'a Key, Fingerprint)>,
+        options: ClaimOptions,
+    ) -> Vec<Result<Claim, ClaimError>> {
+        match self.requests(keys, &options, Lead::Never) {
+            Ok(requests) => batch::claim_many(&self.engine, requests).await,
+            Err(errors) => errors,
+        }
+    }
+
+    /// Looks at a key without claiming it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`claim`](Self::claim).
+    pub fn get(&self, key: &Key) -> Result<KeyState, ClaimError> {
+        let level = self.level(Lead::Allowed);
+        block_on(self.engine.look(key, level)).map(KeyState::new)
+    }
+
+    /// [`get`](Self::get) without blocking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`claim`](Self::claim).
+    pub async fn get_async(&self, key: &Key) -> Result<KeyState, ClaimError> {
+        let level = self.level(Lead::Never);
+        self.engine.look(key, level).await.map(KeyState::new)
+    }
+
+    /// Removes a key: the next claim on it starts afresh. Returns whether there was one.
+    ///
+    /// In [`Durability::Sync`] the removal is durable on return.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError::Pending`] for a key that waits for an outcome, unless forced.
+    pub fn forget(&self, key: &Key, forget: Forget) -> Result<bool, AdminError> {
+        let level = self.level(Lead::Allowed);
+        let forgotten = block_on(self.engine.forget(key, forget == Forget::Force, level))?;
+        Ok(forgotten == Forgotten::Removed)
+    }
+
+    /// [`forget`](Self::forget) without blocking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`forget`](Self::forget).
+    pub async fn forget_async(&self, key: &Key, forget: Forget) -> Result<bool, AdminError> {
+        let level = self.level(Lead::Never);
+        let forgotten = self
+            .engine
+            .forget(key, forget == Forget::Force, level)
+            .await?;
+        Ok(forgotten == Forgotten::Removed)
+    }
+
+    /// Takes a key from an owner that hangs: the key is interrupted, the owner's later calls give
+    /// `LeaseLost`, and the next claimer takes over. The token, from [`pending`](Self::pending),
+    /// makes sure that it is still the same owner.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError::NotHeld`] where nobody holds the key under this token.
+    pub fn interrupt(&self, key: &Key, token: Token) -> Result<(), AdminError> {
+        block_on(self.engine.interrupt(key, token.as_u64()))
+    }
+
+    /// Turns a ticket into a guard.
+    ///
+    /// The first to come gets [`Claim::Started`] with the same attempt and a new token; the ticket's
+    /// own is void from then on. A ticket delivered again gives [`Claim::InProgress`] while that
+    /// guard lives, [`Claim::Completed`] once it has completed, and [`Claim::Interrupted`] with a new
+    /// attempt where the guard is gone, the lease is over or the store was restarted.
+    ///
+    /// # Errors
+    ///
+    /// [`ResumeError::LeaseLost`] where the operation went on without the ticket.
+    pub fn resume(&self, ticket: &Ticket) -> Result<Claim, ResumeError> {
+        let request = self.resume_request(ticket.parts(), Lead::Allowed);
+        let outcome = block_on(self.engine.resume(ticket.parts(), &request))?;
+        Ok(Claim::new(&self.engine, request, outcome))
+    }
+
+    /// [`resume`](Self::resume) without blocking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`resume`](Self::resume).
+    pub async fn resume_async(&self, ticket: &Ticket) -> Result<Claim, ResumeError> {
+        let request = self.resume_request(ticket.parts(), Lead::Never);
+        let outcome = self.engine.resume(ticket.parts(), &request).await?;
+        Ok(Claim::new(&self.engine, request, outcome))
+    }
+
+    /// Claim, work, complete in one call. The work runs only in the caller that got the operation;
+    /// duplicates wait and get its result. See [`RunOptions`] for interrupted keys.
+    ///
+    /// Where the work fails or panics the key is interrupted.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # use oncekey::{Fingerprint, Key, RunOptions, Store};
+    /// # let store = Store::open(dir.path())?;
+    /// let key = Key::new("acct_1", "charge", "k-1")?;
+    /// let saved = store.run(&key, Fingerprint::of(b"1200 eur"), RunOptions::new(), |operation| {
+    ///     let _charge_once = operation.downstream_key("charge");
+    ///     Ok::<_, std::io::Error>("paid")
+    /// })?;
+    /// assert_eq!(&saved.by_scope()?.response().unwrap()[..], b"paid");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RunError`].
+    pub fn run<R: AsRef<[u8]>, E>(
+        &self,
+        key: &Key,
+        fingerprint: Fingerprint,
+        options: RunOptions,
+        work: impl FnOnce(&mut Operation) -> Result<R, E>,
+    ) -> Result<Saved, RunError<E>> {
+        crate::run::run(self, key, fingerprint, options, work)
+    }
+
+    /// [`run`](Self::run) without blocking. Dropping the future while the work runs interrupts the
+    /// key.
+    ///
+    /// # Errors
+    ///
+    /// As for [`run`](Self::run).
+    pub async fn run_async<R: AsRef<[u8]>, E>(
+        &self,
+        key: &Key,
+        fingerprint: Fingerprint,
+        options: RunOptions,
+        work: impl AsyncFnOnce(&mut Operation) -> Result<R, E>,
+    ) -> Result<Saved, RunError<E>> {
+        crate::run::run_async(self, key, fingerprint, options, work).await
+    }
+
+    /// The keys that an owner holds, in no particular order: with their age, to find hung ones.
+    ///
+    /// The list is made stripe by stripe and is not one instant of the whole store.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`] on a closed store.
+    pub fn pending(&self) -> Result<Vec<PendingKey>, Unavailable> {
+        self.list(true)
+    }
+
+    /// The keys whose owner is gone and whose outcome is unknown: to be reconciled.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`] on a closed store.
+    pub fn interrupted(&self) -> Result<Vec<PendingKey>, Unavailable> {
+        self.list(false)
+    }
+
+    /// The state of the store at this moment.
+    pub fn stats(&self) -> Stats {
+        let engine = &*self.engine;
+        let mut stats = Stats::default();
+        if engine.is_forked() {
+            return stats;
+        }
+        let monotonic_ms = engine.time().monotonic_ms();
+        for stripe in engine.index().stripes() {
+            let stripe = stripe.lock();
+            stats.completed_keys += stripe.completed_count() as u64;
+            stats.index_bytes += stripe.table_bytes() as u64;
+            stats.interrupted_keys += stripe
+                .live_entries()
+                .filter(|live| !live.is_held(monotonic_ms))
+                .count() as u64;
+        }
+        let (counters, log) = (&engine.counters, engine.log());
+        stats.pending_keys = engine.pending_count() as u64;
+        stats.waiters = engine.waiting_count() as u64;
+        stats.claims_started = counters.started.total();
+        stats.claims_taken_over = counters.taken_over.total();
+        stats.claims_in_progress = counters.in_progress.total();
+        stats.claims_replayed = counters.replayed.total();
+        stats.claims_mismatched = counters.mismatched.total();
+        stats.claims_too_late = counters.too_late.total();
+        stats.completed = counters.completed.total();
+        stats.released = counters.released.total();
+        stats.abandoned = counters.abandoned.total();
+        stats.segments = log.segments().count() as u64;
+        stats.segments_prepared = log.ready() as u64;
+        stats.available_bytes = log.available_words() * 8;
+        stats.unsynced_bytes = log.tail().saturating_sub(log.watermark()) * 8;
+        (stats.syncs, stats.synced_records) = log.sync_counts();
+        stats.poisoned = log.is_poisoned();
+        stats
+    }
+
+    /// Makes everything that was acknowledged so far survive power loss.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable::Poisoned`] where a sync failed.
+    pub fn flush(&self) -> Result<(), Unavailable> {
+        block_on(self.flush_to(Lead::Allowed))
+    }
+
+    /// [`flush`](Self::flush) without blocking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`flush`](Self::flush).
+    pub async fn flush_async(&self) -> Result<(), Unavailable> {
+        self.flush_to(Lead::Never).await
+    }
+
+    /// Closes the store: interrupts every guard, finishes writes under way, syncs everything and
+    /// unlocks the directory. Later calls on any handle or guard give [`Unavailable::Closed`];
+    /// responses already handed out stay readable. Closing twice is fine.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError::Unavailable`] where the last sync failed: the next open recovers.
+    pub fn close(&self) -> Result<(), ClaimError> {
+        self.engine.close()
+    }
+
+    /// The directory of the store.
+    pub fn path(&self) -> &Path {
+        self.engine.path()
+    }
+
+    /// Store time: what `completed_at` and `expires_at` are told in.
+    pub fn now(&self) -> SystemTime {
+        time(self.engine.time().now_ms())
+    }
+
+    async fn flush_to(&self, lead: Lead) -> Result<(), Unavailable> {
+        if self.engine.is_forked() {
+            return Err(Unavailable::Forked);
+        }
+        if self.engine.is_closed() {
+            return Err(Unavailable::Closed);
+        }
+        let level = Level {
+            durability: Durability::Sync,
+            lead,
+        };
+        self.engine.reach(self.engine.log().tail(), level).await
+    }
+
+    fn list(&self, held: bool) -> Result<Vec<PendingKey>, Unavailable> {
+        let engine = &*self.engine;
+        if engine.is_forked() {
+            return Err(Unavailable::Forked);
+        }
+        let (now_ms, monotonic_ms) = (engine.time().now_ms(), engine.time().monotonic_ms());
+        let mut keys = Vec::new();
+        for stripe in engine.index().stripes() {
+            let stripe = stripe.lock();
+            if stripe.closed {
+                return Err(Unavailable::Closed);
+            }
+            let listed = stripe
+                .live_entries()
+                .filter(|live| live.phase != Phase::Changing || live.token != 0)
+                .filter(|live| live.is_held(monotonic_ms) == held)
+                .map(|live| PendingKey::new(live, now_ms, monotonic_ms));
+            keys.extend(listed);
+        }
+        Ok(keys)
+    }
+
+    fn level(&self, lead: Lead) -> Level {
+        Level {
+            durability: self.engine.settings().durability,
+            lead,
+        }
+    }
+
+    fn request(
+        &self,
+        key: &Key,
+        fingerprint: Fingerprint,
+        options: &ClaimOptions,
+        lead: Lead,
+    ) -> Result<Request, ClaimError> {
+        let options = options.resolve(self.engine.settings())?;
+        let level = Level {
+            durability: options.durability,
+            lead,
+        };
+        Ok(Request {
+            key: key.clone(),
+            fingerprint,
+            options,
+            level,
+        })
+    }
+
+    fn requests<'a>(
+        &self,
+        keys: impl IntoIterator<Item = (&'a Key, Fingerprint)>,
+        options: &ClaimOptions,
+        lead: Lead,
+    ) -> Result<Vec<Request>, Vec<Result<Claim, ClaimError>>> {
+        let keys: Vec<_> = keys.into_iter().collect();
+        keys.iter()
+            .map(|(key, fingerprint)| self.request(key, *fingerprint, options, lead))
+            .collect::<Result<Vec<_>, _>>()
+            // The options are shared, so what is wrong with them is every entry's error.
+            .map_err(|error| keys.iter().map(|_| Err(error.clone())).collect())
+    }
+
+    fn resume_request(&self, ticket: &TicketParts, lead: Lead) -> Request {
+        let durability = self.engine.settings().durability;
+        Request {
+            key: ticket.key.clone(),
+            fingerprint: ticket.fingerprint,
+            options: ResolvedClaim {
+                durability,
+                lease_ms: ticket.lease_ms,
+                retention_ms: ticket.retention_ms,
+                first_sent_ms: None,
+            },
+            level: Level { durability, lead },
+        }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store")
+            .field("path", &self.path())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,139 @@
+//! A timer for futures: wakes a waker after a while, without a runtime.
+//!
+//! The thread starts with the first alarm, so that a store that never needs one has none. At most
+//! one alarm a waiting future exists, and waiters are bounded.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+/// Wakes wakers later.
+#[derive(Debug, Default)]
+pub(crate) struct Timer {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    alarms: BTreeMap<(Instant, u64), Waker>,
+    next_id: u64,
+    stopped: bool,
+}
+
+/// A pending alarm; dropping it takes it back.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    shared: Arc<Shared>,
+    key: (Instant, u64),
+}
+
+impl Timer {
+    /// Wakes `waker` once, `after` from now. An alarm that can't be served (no thread to be had)
+    /// rings at once: too early is a wasted look, too late would be a hang.
+    pub(crate) fn wake_after(&self, after: Duration, waker: Waker) -> Alarm {
+        let now = Instant::now();
+        let due = now
+            .checked_add(after)
+            .unwrap_or(now + Duration::from_secs(86_400));
+        let key = {
+            let mut state = self.shared.state.lock();
+            let key = (due, state.next_id);
+            state.next_id += 1;
+            state.alarms.insert(key, waker);
+            key
+        };
+        if self.ensure_thread() {
+            self.shared.changed.notify_one();
+        } else if let Some(waker) = self.shared.state.lock().alarms.remove(&key) {
+            waker.wake();
+        }
+        Alarm {
+            shared: Arc::clone(&self.shared),
+            key,
+        }
+    }
+
+    /// Ends the thread; alarms that are left never ring.
+    pub(crate) fn stop(&self) {
+        self.shared.state.lock().stopped = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the timer thread panicked");
+        }
+    }
+
+    fn ensure_thread(&self) -> bool {
+        let mut thread = self.thread.lock();
+        if thread.is_none() {
+            let shared = Arc::clone(&self.shared);
+            *thread = std::thread::Builder::new()
+                .name(String::from("oncekey-timer"))
+                .spawn(move || run(&shared))
+                .ok();
+        }
+        thread.is_some()
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        self.shared.state.lock().alarms.remove(&self.key);
+    }
+}
+
+fn run(shared: &Shared) {
+    let mut state = shared.state.lock();
+    while !state.stopped {
+        let now = Instant::now();
+        let next = state.alarms.keys().next().copied();
+        match next {
+            Some(key) if key.0 <= now => {
+                if let Some(waker) = state.alarms.remove(&key) {
+                    parking_lot::MutexGuard::unlocked(&mut state, || waker.wake());
+                }
+            }
+            Some((due, _)) => {
+                shared.changed.wait_until(&mut state, due);
+            }
+            None => shared.changed.wait(&mut state),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::block_on;
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    #[test]
+    fn an_alarm_rings_and_a_dropped_one_does_not() {
+        let timer = Timer::default();
+        let mut alarm = None;
+        block_on(poll_fn(|context| {
+            if alarm.is_some() {
+                return Poll::Ready(());
+            }
+            let never = timer.wake_after(Duration::from_secs(3_600), context.waker().clone());
+            drop(never);
+            alarm = Some(timer.wake_after(Duration::from_millis(1), context.waker().clone()));
+            Poll::Pending
+        }));
+        assert!(timer.shared.state.lock().alarms.is_empty());
+        timer.stop();
+    }
+}
