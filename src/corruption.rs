@@ -87,6 +87,20 @@ pub struct Corruption {
     pub last_sequence: u64,
 }
 
+impl Corruption {
+    /// Damage to a range of words of a segment.
+    pub(crate) fn of_words(damage: Damage, file: &str, base: u64, from: u64, to: u64) -> Self {
+        Self {
+            damage,
+            file: file.to_owned(),
+            offset: from * 8,
+            bytes: (to - from) * 8,
+            first_sequence: base + from,
+            last_sequence: base + to - 1,
+        }
+    }
+}
+
 impl fmt::Display for Corruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

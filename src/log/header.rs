@@ -209,7 +209,7 @@ impl Header {
     }
 
     /// The field that no writer could have written, if there is one.
-    fn fault(&self) -> Option<&'static str> {
+    pub(crate) fn fault(&self) -> Option<&'static str> {
         let words = self.file_bytes / 8;
         if !self.file_bytes.is_multiple_of(8) || words <= FIRST_RECORD {
             return Some("file bytes");
@@ -224,7 +224,8 @@ impl Header {
         let behind_the_header = self
             .previous_base
             .checked_add(FIRST_RECORD)
-            .is_some_and(|start| start <= self.previous_end && self.previous_end <= self.base);
+            .is_some_and(|start| start <= self.previous_end && self.previous_end <= self.base)
+            && position::epoch_of(self.previous_base) == position::epoch_of(self.previous_end - 1);
         if !first && !behind_the_header {
             return Some("previous segment");
         }
@@ -319,7 +320,7 @@ pub(crate) mod tests {
     #[test]
     fn fields_that_contradict_each_other_are_refused() {
         let base = header().base;
-        let cases: [(&str, fn(&mut Header)); 9] = [
+        let cases: [(&str, fn(&mut Header)); 10] = [
             ("file bytes", |header| header.file_bytes = 4097),
             ("file bytes", |header| header.file_bytes = 4096),
             ("base", |header| header.base = u64::MAX - 8),
@@ -333,6 +334,9 @@ pub(crate) mod tests {
             }),
             ("previous segment", |header| {
                 header.previous_end = header.base + 1
+            }),
+            ("previous segment", |header| {
+                header.previous_end = header.base
             }),
             ("watermark", |header| header.watermark = header.base + 1),
         ];

@@ -1,14 +1,48 @@
-//! Recovery (skeleton).
+//! Opening a directory: from whatever a crash left to a log all of which is durable.
+//!
+//! In this order: list the directory, read META and all headers, link the segments into a chain,
+//! scan them, judge what was found ([`judge`]), and only then change anything ([`repair`]). Up to
+//! there a refused open has written nothing. A store that was closed properly is not written at all.
+//!
+//! The order of the changes makes every moment of them a state from which the next open comes to
+//! the same answers:
+//! 1. copies of what a salvage is about to change;
+//! 2. META, when it claims more than the log will hold, lacks a slot or was rebuilt;
+//! 3. segments behind the end of the log go, newest first, each durably before the next;
+//! 4. in what stays, all that may not be durable is written again and synced: after a failed sync
+//!    the page cache holds what the disk does not;
+//! 5. what was written is read and verified once more, since the cache may have dropped it before.
+//!
+//! The caller holds the directory's lock. An I/O error is an error, never the end of the log.
 
 use std::io;
+use std::thread;
+use std::time::Instant;
 
 use crate::corruption::{Corruption, Damage};
 use crate::fs::Storage;
 use crate::log::meta::MetaFile;
 use crate::log::record::Record;
-use crate::log::segment::Segment;
+use crate::log::repair;
+use crate::log::scan::{Scan, Spot, scan};
+use crate::log::segment::{FIRST_RECORD, Segment};
+use crate::log::word::{Decoded, State};
+use crate::mem::Memory;
 use crate::report::RecoveryReport;
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicUsize, Ordering};
+
+use self::files::{Files, SegmentFile};
+use self::finish::Finish;
+use self::listing::Listing;
+use self::origin::{Found, Origin};
+
+mod files;
+mod finish;
+mod judge;
+pub(crate) mod listing;
+mod origin;
+#[cfg(test)]
+mod tests;
 
 /// What a directory held, ready to be used.
 #[derive(Debug)]
@@ -60,11 +94,34 @@ pub(crate) enum RecoverError {
         /// How many segments there are.
         segments: usize,
     },
-    /// Both slots of META are bad.
+    /// Both slots of META are bad, and no segment has a header from which to rebuild it.
     MetaDamaged {
         /// Why, in order.
         slots: [Damage; 2],
     },
+}
+
+impl RecoverError {
+    fn io(file: &str) -> impl FnOnce(io::Error) -> Self + '_ {
+        move |source| Self::Io {
+            file: file.to_owned(),
+            source,
+        }
+    }
+}
+
+/// A segment file and what was read from it.
+#[derive(Debug)]
+struct Candidate {
+    file: SegmentFile,
+    memory: Memory,
+    scan: Scan,
+}
+
+impl Candidate {
+    fn corruption(&self, spot: Spot) -> Corruption {
+        self.file.corruption(spot.damage, spot.from, spot.to)
+    }
 }
 
 /// Reads the directory, repairs what a crash left, and hands over a log all of which is durable.
@@ -79,8 +136,26 @@ pub(crate) fn recover(
     salvage: bool,
     now_ms: u64,
 ) -> Result<Recovered, RecoverError> {
-    let _ = (storage, salvage, now_ms);
-    todo!()
+    let started = Instant::now();
+    let listing = Listing::read(storage)?;
+    let found = Found::read(storage, &listing, salvage)?;
+    let mut files = Files::read(storage, &listing.segments)?;
+    let origin = Origin::resolve(found, &files, now_ms)?;
+    files.vet(origin.meta(), salvage)?;
+    files.link(salvage)?;
+    let candidates = scan_all(std::mem::take(&mut files.segments))?;
+    let verdict = judge::judge(&candidates, origin.meta().watermark, salvage)?;
+
+    let finish = Finish {
+        storage,
+        listing,
+        files,
+        origin,
+        verdict,
+    };
+    let mut recovered = finish.run(candidates)?;
+    recovered.report.duration = started.elapsed();
+    Ok(recovered)
 }
 
 /// Visits the committed records of a recovered segment in order, each with its offset in words.
@@ -92,6 +167,72 @@ pub(crate) fn walk(
     segment: &Segment,
     visit: &mut dyn FnMut(u64, Record<'_>),
 ) -> Result<(), RecoverError> {
-    let _ = (segment, visit);
-    todo!()
+    let tail = segment.tail() - segment.base;
+    let mut offset = FIRST_RECORD;
+    while offset < tail {
+        let changed = |damage, words: u64| {
+            let (from, to) = (offset, offset + words);
+            let corruption = Corruption::of_words(damage, &segment.name, segment.base, from, to);
+            RecoverError::Corrupt(corruption)
+        };
+        let (words, state) = match segment.word_at(offset) {
+            Decoded::Word { words, state } if words <= tail - offset => (words, state),
+            _ => return Err(changed(Damage::Length, 1)),
+        };
+        if state == State::Committed {
+            let record = segment
+                .record_bytes(offset)
+                .and_then(|bytes| Record::parse_verified(bytes).ok())
+                .ok_or_else(|| changed(Damage::Checksum, words))?;
+            visit(offset, record);
+        }
+        offset += words;
+    }
+    Ok(())
+}
+
+/// Maps and scans all segments, on as many threads as there are processors.
+fn scan_all(files: Vec<SegmentFile>) -> Result<Vec<Candidate>, RecoverError> {
+    let threads = thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(files.len());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut scanned = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(file) = files.get(index) else {
+                return scanned;
+            };
+            scanned.push((index, scan_one(file)));
+        }
+    };
+    let mut scanned = if threads <= 1 {
+        work()
+    } else {
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let join = |worker: thread::ScopedJoinHandle<'_, _>| match worker.join() {
+                Ok(scanned) => scanned,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            workers.into_iter().flat_map(join).collect()
+        })
+    };
+    scanned.sort_by_key(|(index, _)| *index);
+    files
+        .into_iter()
+        .zip(scanned)
+        .map(|(file, (_, outcome))| {
+            let (memory, scan) = outcome.map_err(RecoverError::io(&file.name))?;
+            Ok(Candidate { file, memory, scan })
+        })
+        .collect()
+}
+
+fn scan_one(file: &SegmentFile) -> io::Result<(Memory, Scan)> {
+    repair::read_through(file.file.as_ref(), file.len)?;
+    let memory = file.file.map(false)?;
+    let scan = scan(&memory, file.base, file.header.seed(), file.limit());
+    Ok((memory, scan))
 }

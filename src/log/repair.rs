@@ -1,1 +1,210 @@
+//! Writing to files that a crash left: so that everything that is kept is durable, and the next open
+//! finds nothing to judge any more.
+//!
+//! Every step can be cut off anywhere and be done again: what is written again are the bytes that
+//! were read, what is turned into padding or zeros held no record, and files go newest first, each
+//! durably before the next. [`recover`](crate::log::recover) decides; nothing in here does.
 
+use std::io;
+
+use crate::fs::{Storage, StorageFile};
+use crate::log::header::{Header, PAGE_BYTES};
+use crate::log::recover::listing::{copy_name, preparing_name};
+use crate::log::segment::FIRST_RECORD;
+use crate::log::word::{self, State};
+
+/// How much is read and written at once; whole pages.
+const CHUNK_BYTES: usize = 16 * PAGE_BYTES;
+/// Words of the longest padding that is written.
+const PADDING_WORDS_MAX: u64 = 1 << 23;
+
+/// What to do to one segment. Its map must be gone: the file may get another length.
+#[derive(Debug)]
+pub(crate) struct Mend<'a> {
+    pub(crate) file: &'a dyn StorageFile,
+    pub(crate) base: u64,
+    pub(crate) seed: u64,
+    /// A header to put in place of the one there.
+    pub(crate) header: Option<&'a Header>,
+    /// The first word that may not be durable; from its page on everything is written again.
+    pub(crate) from: u64,
+    /// The word behind the last range. What stands behind it in its page is wiped.
+    pub(crate) tail: u64,
+    /// Ranges of words, in order, to be turned into padding.
+    pub(crate) fills: &'a [(u64, u64)],
+    /// Whether to cut the file behind the tail's page.
+    pub(crate) cut: bool,
+}
+
+impl Mend<'_> {
+    /// Does it.
+    ///
+    /// # Errors
+    ///
+    /// What the storage says. To be begun anew then, from a new scan.
+    pub(crate) fn run(&self) -> io::Result<()> {
+        let end = self
+            .tail
+            .max(FIRST_RECORD)
+            .saturating_mul(8)
+            .next_multiple_of(PAGE_BYTES as u64);
+        let len = self.file.len()?;
+        if len < end {
+            self.file.set_len(end)?;
+        }
+        if let Some(header) = self.header {
+            self.file.write_at(0, &header.encode())?;
+        }
+        let mut buffer = vec![0; CHUNK_BYTES];
+        let first_fill = self.fills.first().map_or(self.tail, |(from, _)| *from);
+        let mut offset = page_of(self.from.min(first_fill).min(self.tail));
+        while offset < end {
+            let bytes =
+                usize::try_from(end - offset).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
+            let (chunk, _) = buffer.split_at_mut(bytes);
+            self.file.read_at(offset, chunk)?;
+            self.edit(offset, chunk);
+            self.file.write_at(offset, chunk)?;
+            offset += bytes as u64;
+        }
+        self.file.sync_data()?;
+        if self.cut && len > end {
+            self.file.set_len(end)?;
+            self.file.sync_data()?;
+        }
+        Ok(())
+    }
+
+    /// Brings a piece of the file, from byte `offset` on, into the state it shall have.
+    fn edit(&self, offset: u64, chunk: &mut [u8]) {
+        let first = offset / 8;
+        let last = first + (chunk.len() / 8) as u64;
+        let mut put = |from: u64, to: u64, byte_at: &dyn Fn(u64) -> [u8; 8]| {
+            for at in from.max(first)..to.min(last) {
+                let start = (at - first) as usize * 8;
+                if let Some(target) = chunk.get_mut(start..start + 8) {
+                    target.copy_from_slice(&byte_at(at));
+                }
+            }
+        };
+        for &(from, to) in self.fills {
+            put(from, to, &|_| [0; 8]);
+            let mut at = from;
+            while at < to {
+                let words = (to - at).min(PADDING_WORDS_MAX);
+                let padding = word::encode(words, State::Padding, self.base + at, self.seed);
+                put(at, at + 1, &|_| padding.to_le_bytes());
+                at += words;
+            }
+        }
+        put(self.tail, u64::MAX, &|_| [0; 8]);
+    }
+}
+
+/// Byte offset of the page in which a word stands.
+fn page_of(word: u64) -> u64 {
+    let byte = word.saturating_mul(8);
+    byte - byte % PAGE_BYTES as u64
+}
+
+/// Removes files, each durably before the next.
+pub(crate) fn remove_in_order<'a>(
+    storage: &dyn Storage,
+    names: impl IntoIterator<Item = &'a str>,
+) -> io::Result<()> {
+    for name in names {
+        storage.remove(name)?;
+        storage.sync_directory()?;
+    }
+    Ok(())
+}
+
+/// Keeps a durable copy of a file under a name of its own, which it returns; one that is already
+/// there with the same contents is enough.
+pub(crate) fn keep_copy(storage: &dyn Storage, name: &str) -> io::Result<String> {
+    let original = storage.open(name)?;
+    let mut number = 1;
+    let copy = loop {
+        let copy = copy_name(name, number);
+        match storage.open(&copy) {
+            Ok(earlier) if same_contents(original.as_ref(), earlier.as_ref())? => return Ok(copy),
+            Ok(_) => number += 1,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break copy,
+            Err(error) => return Err(error),
+        }
+    };
+    let preparing = preparing_name(&copy);
+    remove_if_there(storage, &preparing)?;
+    let len = original.len()?;
+    let target = storage.create(&preparing, len)?;
+    for_each_chunk(original.as_ref(), len, |offset, chunk| {
+        target.write_at(offset, chunk)
+    })?;
+    target.sync_data()?;
+    storage.rename(&preparing, &copy)?;
+    storage.sync_directory()?;
+    Ok(copy)
+}
+
+/// Gives a file that is no part of the log the name of a copy, durably; returns the name.
+pub(crate) fn set_aside(storage: &dyn Storage, name: &str) -> io::Result<String> {
+    let mut number = 1;
+    let copy = loop {
+        let copy = copy_name(name, number);
+        match storage.open(&copy) {
+            Ok(_) => number += 1,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break copy,
+            Err(error) => return Err(error),
+        }
+    };
+    storage.rename(name, &copy)?;
+    storage.sync_directory()?;
+    Ok(copy)
+}
+
+/// Removes a file unless it is gone already.
+pub(crate) fn remove_if_there(storage: &dyn Storage, name: &str) -> io::Result<()> {
+    match storage.remove(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// Reads a file from start to end and throws the bytes away. An error of the disk is found here,
+/// where it can be told: met through a map it would end the process.
+pub(crate) fn read_through(file: &dyn StorageFile, len: u64) -> io::Result<()> {
+    for_each_chunk(file, len, |_, _| Ok(()))
+}
+
+fn same_contents(left: &dyn StorageFile, right: &dyn StorageFile) -> io::Result<bool> {
+    let len = left.len()?;
+    if right.len()? != len {
+        return Ok(false);
+    }
+    let mut same = true;
+    let mut other = vec![0; CHUNK_BYTES];
+    for_each_chunk(left, len, |offset, chunk| {
+        let (other, _) = other.split_at_mut(chunk.len());
+        right.read_at(offset, other)?;
+        same &= chunk == other;
+        Ok(())
+    })?;
+    Ok(same)
+}
+
+fn for_each_chunk(
+    file: &dyn StorageFile,
+    len: u64,
+    mut visit: impl FnMut(u64, &[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut buffer = vec![0; CHUNK_BYTES];
+    let mut offset = 0;
+    while offset < len {
+        let bytes = usize::try_from(len - offset).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
+        let (chunk, _) = buffer.split_at_mut(bytes);
+        file.read_at(offset, chunk)?;
+        visit(offset, chunk)?;
+        offset += bytes as u64;
+    }
+    Ok(())
+}

@@ -1,1 +1,198 @@
+//! Reading a segment whose bytes nobody vouches for.
+//!
+//! [`scan`] walks the chain of lengths from the first record on and verifies every record. Where the
+//! chain breaks it looks for the next place that proves itself: a word whose check holds for that
+//! very position, and, if it claims a record, a record whose checksum holds. So damage costs what
+//! it hit and no more, and zeros in the middle are told apart from the end of the log by what
+//! stands behind them.
+//!
+//! Nothing here judges: what is damage and what a torn tail depends on what was durable, which
+//! [`recover`](crate::log::recover) knows after all segments were scanned. Nothing is allocated by a
+//! number that was read, and every range is checked against the segment before it is touched.
 
+use crate::corruption::Damage;
+use crate::log::record::{Malformed, Record};
+use crate::log::segment::FIRST_RECORD;
+use crate::log::word::{self, Decoded, State};
+use crate::mem::Memory;
+use crate::sync::Ordering;
+
+/// What a segment holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Scan {
+    /// Word offset behind the last range, good or bad. Only zeros and unreadable bytes follow.
+    pub(crate) end: u64,
+    /// Word offset behind the last word that is not zero, at least `end`.
+    pub(crate) written_end: u64,
+    /// Ranges without a readable record that are not padding, in order.
+    pub(crate) spots: Vec<Spot>,
+    /// Records read.
+    pub(crate) records: u64,
+    /// The highest watermark that any record knew.
+    pub(crate) watermark: u64,
+    /// The latest store time in ms that any record mentions as past.
+    pub(crate) high_water_ms: u64,
+}
+
+/// A range that holds no readable record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// First word.
+    pub(crate) from: u64,
+    /// The word behind it.
+    pub(crate) to: u64,
+    /// What is wrong; [`Damage::Unfinished`] for a range whose writer did not come to its end.
+    pub(crate) damage: Damage,
+    /// How many records stand before it in the segment.
+    pub(crate) records_before: u64,
+}
+
+/// Reads the segment at `base` up to word `limit`, or its end if that comes first.
+pub(crate) fn scan(memory: &Memory, base: u64, seed: u64, limit: u64) -> Scan {
+    let limit = limit.min(memory.words() as u64);
+    let reader = Reader {
+        memory,
+        base,
+        seed,
+        limit,
+    };
+    let mut scan = Scan {
+        end: FIRST_RECORD.min(limit),
+        written_end: FIRST_RECORD.min(limit),
+        spots: Vec::new(),
+        records: 0,
+        watermark: 0,
+        high_water_ms: 0,
+    };
+    while scan.end < limit {
+        let from = scan.end;
+        let (next, damage) = match reader.range_at(from) {
+            Range::Record(words, record) => {
+                scan.count(&record);
+                (Some(from + words), None)
+            }
+            Range::Padding(words) => (Some(from + words), None),
+            Range::Unfinished(words) => (Some(from + words), Some(Damage::Unfinished)),
+            Range::Bad(words, damage) => (Some(from + words), Some(damage)),
+            Range::Lost(damage) => (reader.search(from, &mut scan.written_end), Some(damage)),
+        };
+        match (next, damage) {
+            (Some(next), damage) => {
+                scan.end = next;
+                scan.written_end = scan.written_end.max(next);
+                if let Some(damage) = damage {
+                    scan.add_spot(from, next, damage);
+                }
+            }
+            // Zeros with nothing behind that proves itself: here the segment ends.
+            (None, Some(Damage::Zeros)) | (None, None) => break,
+            // Bytes that nothing true follows.
+            (None, Some(damage)) => {
+                let next = scan.written_end.max(from + 1);
+                scan.written_end = next;
+                scan.add_spot(from, next, damage);
+                scan.end = next;
+                break;
+            }
+        }
+    }
+    scan
+}
+
+impl Scan {
+    fn count(&mut self, record: &Record<'_>) {
+        self.records += 1;
+        self.watermark = self.watermark.max(record.watermark);
+        self.high_water_ms = self
+            .high_water_ms
+            .max(record.created_ms)
+            .max(record.started_ms)
+            .max(record.ended_ms);
+    }
+
+    fn add_spot(&mut self, from: u64, to: u64, damage: Damage) {
+        self.spots.push(Spot {
+            from,
+            to,
+            damage,
+            records_before: self.records,
+        });
+    }
+}
+
+/// What begins at a word.
+enum Range<'a> {
+    /// A record of this many words.
+    Record(u64, Record<'a>),
+    /// Words to skip.
+    Padding(u64),
+    /// Words that somebody reserved and never finished.
+    Unfinished(u64),
+    /// A word of true length with an unreadable record.
+    Bad(u64, Damage),
+    /// Nothing that tells where the next range begins.
+    Lost(Damage),
+}
+
+/// A segment being read.
+struct Reader<'a> {
+    memory: &'a Memory,
+    base: u64,
+    seed: u64,
+    limit: u64,
+}
+
+impl<'a> Reader<'a> {
+    /// What begins at word `offset`, which is below the limit.
+    fn range_at(&self, offset: u64) -> Range<'a> {
+        // Nobody else has the store open; acquire, as everywhere where a record is read.
+        let raw = u64::from_le(self.memory.word(offset as usize).load(Ordering::Acquire));
+        let (words, state) = match word::decode(raw, self.base + offset, self.seed) {
+            Decoded::Empty => return Range::Lost(Damage::Zeros),
+            Decoded::Invalid => return Range::Lost(Damage::Length),
+            Decoded::Word { words, .. } if words > self.limit - offset => {
+                return Range::Lost(Damage::Length);
+            }
+            Decoded::Word { words, state } => (words, state),
+        };
+        match state {
+            State::Padding => Range::Padding(words),
+            State::Reserved => Range::Unfinished(words),
+            State::Committed => {
+                let bytes = self.memory.bytes(offset as usize * 8, words as usize * 8);
+                match Record::parse(bytes, self.seed) {
+                    Ok(record) if record.sequence == self.base + offset => {
+                        Range::Record(words, record)
+                    }
+                    Ok(_) => Range::Bad(words, Damage::Misplaced),
+                    Err(Malformed::Field(field)) => Range::Bad(words, Damage::Field(field)),
+                    Err(Malformed::Short | Malformed::Checksum) => {
+                        Range::Bad(words, Damage::Checksum)
+                    }
+                }
+            }
+        }
+    }
+
+    /// The first word behind `from` at which something true begins. Raises `written_end` over all
+    /// that is not zero on the way.
+    fn search(&self, from: u64, written_end: &mut u64) -> Option<u64> {
+        for offset in from..self.limit {
+            if self.memory.word(offset as usize).load(Ordering::Acquire) == 0 {
+                continue;
+            }
+            *written_end = (*written_end).max(offset + 1);
+            if offset == from {
+                continue;
+            }
+            match self.range_at(offset) {
+                Range::Record(..) | Range::Padding(_) | Range::Unfinished(_) => {
+                    return Some(offset);
+                }
+                // True words of unreadable records prove nothing: they may be what was lost.
+                Range::Bad(..) | Range::Lost(_) => {}
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,258 @@
+//! The segment files of a directory: whose they are, and in which order they follow each other.
+//!
+//! A header says which segment comes before and where that one ends, so a file that is missing, was
+//! renamed, copied, swapped or brought from elsewhere is noticed before a single record is read.
+//! When salvaging, a file that cannot belong is set aside, and a header that is damaged is made up:
+//! all words of a segment are bound to its name and the store, so they prove themselves.
+
+use std::sync::Arc;
+
+use crate::corruption::{Corruption, Damage};
+use crate::fs::{Storage, StorageFile};
+use crate::log::header::{FORMAT_VERSION, Header, PAGE_BYTES, PageFault};
+use crate::log::meta::Meta;
+use crate::log::position;
+use crate::log::prepare::segment_name;
+use crate::log::recover::RecoverError;
+use crate::log::segment::FIRST_RECORD;
+
+/// A segment's file.
+#[derive(Debug)]
+pub(super) struct SegmentFile {
+    pub(super) name: String,
+    /// By its name; the header says the same.
+    pub(super) base: u64,
+    pub(super) file: Arc<dyn StorageFile>,
+    /// Bytes of the file now.
+    pub(super) len: u64,
+    pub(super) header: Header,
+    /// The header is not the one in the file: that one is damaged, or names a segment that is gone.
+    pub(super) new_header: bool,
+    /// Where the chain ends, in words, if the next segment tells.
+    pub(super) expected_end: Option<u64>,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    /// As found: header and fault, in the order of their names.
+    raw: Vec<(SegmentFile, Option<Damage>)>,
+    /// Those that belong, in the order of their bases.
+    pub(super) segments: Vec<SegmentFile>,
+    /// Names of those that do not.
+    pub(super) aside: Vec<String>,
+    /// What salvage has given up.
+    pub(super) losses: Vec<Corruption>,
+}
+
+impl SegmentFile {
+    /// Damage to a range of words.
+    pub(super) fn corruption(&self, damage: Damage, from: u64, to: u64) -> Corruption {
+        Corruption::of_words(damage, &self.name, self.base, from, to)
+    }
+
+    /// Damage to the file as a whole.
+    fn whole(&self, damage: Damage) -> Corruption {
+        let mut corruption = self.corruption(damage, 0, (self.len / 8).max(FIRST_RECORD + 1));
+        corruption.bytes = self.len;
+        corruption
+    }
+
+    /// The word behind the last one that may belong to a record.
+    pub(super) fn limit(&self) -> u64 {
+        self.expected_end
+            .unwrap_or(u64::MAX)
+            .min(self.header.file_bytes / 8)
+    }
+}
+
+impl Files {
+    /// Opens all segments and reads their headers.
+    ///
+    /// # Errors
+    ///
+    /// I/O errors, and a header of another format version.
+    pub(super) fn read(storage: &dyn Storage, bases: &[u64]) -> Result<Self, RecoverError> {
+        let mut files = Self::default();
+        for base in bases {
+            let name = segment_name(*base);
+            let (file, len, header) = (|| {
+                let file = storage.open(&name)?;
+                let len = file.len()?;
+                let mut page = [0; PAGE_BYTES];
+                let bytes = usize::try_from(len).map_or(PAGE_BYTES, |len| len.min(PAGE_BYTES));
+                let (page, _) = page.split_at_mut(bytes);
+                file.read_at(0, page)?;
+                Ok((file, len, Header::decode(page)))
+            })()
+            .map_err(RecoverError::io(&name))?;
+            let (header, fault) = match header {
+                Ok(header) => (Some(header), None),
+                Err(PageFault::Damaged(damage)) => (None, Some(damage)),
+                Err(PageFault::Version(found)) => {
+                    let supported = FORMAT_VERSION;
+                    return Err(RecoverError::Version {
+                        file: name,
+                        found,
+                        supported,
+                    });
+                }
+            };
+            let new_header = header.is_none();
+            let header = header.unwrap_or_else(|| made_up(*base, len));
+            let base = *base;
+            let expected_end = None;
+            let file = SegmentFile {
+                name,
+                base,
+                file,
+                len,
+                header,
+                new_header,
+                expected_end,
+            };
+            files.raw.push((file, fault));
+        }
+        Ok(files)
+    }
+
+    /// META as far as headers tell it, from the newest that matches its file's name.
+    pub(super) fn meta(&self) -> Option<Meta> {
+        let true_headers = || {
+            let whole = self.raw.iter().filter(|(_, fault)| fault.is_none());
+            whole
+                .map(|(file, _)| file)
+                .filter(|file| file.header.base == file.base)
+        };
+        let newest = &true_headers().last()?.header;
+        let created_ms = true_headers().map(|file| file.header.created_ms).min()?;
+        Some(Meta {
+            store_id: newest.store_id,
+            secret: newest.secret,
+            epoch: position::epoch_of(newest.base),
+            high_water_ms: 0,
+            watermark: 0,
+            clean: false,
+            restored_at_ms: 0,
+            created_ms,
+        })
+    }
+
+    /// Sorts out what is damaged or does not belong to the store.
+    ///
+    /// # Errors
+    ///
+    /// The first such file, unless `salvage`.
+    pub(super) fn vet(&mut self, meta: &Meta, salvage: bool) -> Result<(), RecoverError> {
+        for (mut file, fault) in std::mem::take(&mut self.raw) {
+            if let Some(damage) = fault {
+                let mut corruption = file.corruption(damage, 0, FIRST_RECORD);
+                corruption.bytes = file.len.min(PAGE_BYTES as u64);
+                self.lose(corruption, salvage)?;
+                if file.len <= PAGE_BYTES as u64 || file.header.fault().is_some() {
+                    // Nothing in it could be told to be ours.
+                    self.aside.push(file.name);
+                    continue;
+                }
+                file.header.store_id = meta.store_id;
+                file.header.secret = meta.secret;
+            } else if file.header.store_id != meta.store_id || file.header.secret != meta.secret {
+                self.lose(file.whole(Damage::ForeignSegment), salvage)?;
+                self.aside.push(file.name);
+                continue;
+            } else if file.header.base != file.base {
+                self.lose(file.whole(Damage::Misnamed), salvage)?;
+                self.aside.push(file.name);
+                continue;
+            }
+            if !file.len.is_multiple_of(8) {
+                let words = file.len / 8;
+                self.lose(
+                    file.corruption(Damage::Truncated, words, words + 1),
+                    salvage,
+                )?;
+            }
+            self.segments.push(file);
+        }
+        Ok(())
+    }
+
+    /// Checks that each segment follows the one before, and notes where that one ends.
+    ///
+    /// # Errors
+    ///
+    /// The first break of the chain, unless `salvage`.
+    pub(super) fn link(&mut self, salvage: bool) -> Result<(), RecoverError> {
+        let mut linked: Vec<SegmentFile> = Vec::with_capacity(self.segments.len());
+        for mut file in std::mem::take(&mut self.segments) {
+            if !file.new_header {
+                let (previous_base, previous_end) =
+                    (file.header.previous_base, file.header.previous_end);
+                while let Some(stray) = linked.pop_if(|last| last.base > previous_base) {
+                    self.lose(stray.whole(Damage::Unlinked), salvage)?;
+                    self.aside.push(stray.name);
+                }
+                match linked.last_mut() {
+                    Some(last) if last.base == previous_base => {
+                        last.expect_end(previous_end - previous_base);
+                    }
+                    None if previous_base == 0 => {}
+                    _ => {
+                        self.lose(missing(previous_base, previous_end), salvage)?;
+                        file.new_header = true;
+                    }
+                }
+            }
+            linked.push(file);
+        }
+        self.segments = linked;
+        Ok(())
+    }
+
+    fn lose(&mut self, corruption: Corruption, salvage: bool) -> Result<(), RecoverError> {
+        if !salvage {
+            return Err(RecoverError::Corrupt(corruption));
+        }
+        self.losses.push(corruption);
+        Ok(())
+    }
+}
+
+impl SegmentFile {
+    /// The next segment says that this one ends at word `end`.
+    fn expect_end(&mut self, end: u64) {
+        self.expected_end = Some(end);
+        if self.new_header {
+            self.header.file_bytes = self.header.file_bytes.max(end * 8);
+        }
+    }
+}
+
+/// A header for a segment whose own is damaged. Links and identity are filled in later.
+fn made_up(base: u64, len: u64) -> Header {
+    Header {
+        file_bytes: (len / 8 * 8).max(PAGE_BYTES as u64 + 8),
+        store_id: 0,
+        base,
+        previous_base: 0,
+        previous_end: 0,
+        watermark: 0,
+        created_ms: 0,
+        secret: [0; 32],
+    }
+}
+
+/// A segment that another one names.
+fn missing(base: u64, end: u64) -> Corruption {
+    let name = segment_name(base);
+    let mut corruption = Corruption::of_words(
+        Damage::MissingSegment,
+        &name,
+        base,
+        FIRST_RECORD,
+        (end - base).max(FIRST_RECORD + 1),
+    );
+    corruption.offset = 0;
+    corruption.bytes = 0;
+    corruption
+}

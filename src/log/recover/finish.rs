@@ -1,0 +1,299 @@
+//! Carrying out the judgement: from here on the directory is changed, in the order that the head of
+//! [`recover`](crate::log::recover) gives.
+
+use std::io;
+
+use crate::fs::Storage;
+use crate::log::header::PAGE_BYTES;
+use crate::log::meta::META;
+use crate::log::position;
+use crate::log::recover::files::Files;
+use crate::log::recover::judge::{Kept, Verdict};
+use crate::log::recover::listing::Listing;
+use crate::log::recover::origin::Origin;
+use crate::log::recover::{Candidate, RecoverError, Recovered};
+use crate::log::repair::{self, Mend};
+use crate::log::scan::scan;
+use crate::log::segment::{FIRST_RECORD, Segment};
+use crate::report::{RecoveryReport, TornTail};
+use crate::sync::Arc;
+
+/// All that is known when the changes begin.
+pub(super) struct Finish<'a> {
+    pub(super) storage: &'a dyn Storage,
+    pub(super) listing: Listing,
+    pub(super) files: Files,
+    pub(super) origin: Origin,
+    pub(super) verdict: Verdict,
+}
+
+/// One segment that stays.
+struct Staying {
+    candidate: Candidate,
+    kept: Kept,
+}
+
+impl Finish<'_> {
+    /// Changes what has to change, and hands over the rest.
+    pub(super) fn run(mut self, candidates: Vec<Candidate>) -> Result<Recovered, RecoverError> {
+        let mut report = RecoveryReport {
+            created: matches!(self.origin, Origin::New(_)),
+            clean: self.is_clean(&candidates),
+            bytes_scanned: candidates
+                .iter()
+                .map(|each| each.scan.written_end * 8)
+                .sum(),
+            holes: self.verdict.holes,
+            ..RecoveryReport::default()
+        };
+        if let Origin::Loaded(file) = &self.origin {
+            report.meta_slot = file.bad_slot();
+        }
+        report.meta_rebuilt = matches!(self.origin, Origin::Rebuilt(_));
+        let high_water_ms = self.high_water_ms(&candidates);
+        let newest_epoch = self.newest_epoch(&candidates);
+        report.torn_tail = self.torn_tail(&candidates);
+        report.kept_copies = self.keep_copies(&candidates)?;
+
+        let (mut staying, leaving) = self.divide(candidates, report.clean);
+        let log_end = staying.last().map_or(0, Staying::end);
+        let meta = self
+            .origin
+            .settle(self.storage, report.clean, newest_epoch, log_end)
+            .map_err(RecoverError::io(META))?;
+        if !report.clean {
+            let names = leaving.iter().rev().map(String::as_str);
+            repair::remove_in_order(self.storage, names).map_err(RecoverError::io("."))?;
+            mend_all(&mut staying, self.verdict.watermark)?;
+        }
+        remove_leftovers(self.storage, &self.listing.leftovers)?;
+
+        report.segments = staying.len() as u64;
+        report.records = staying.iter().map(|each| each.kept.records).sum();
+        report.losses = std::mem::take(&mut self.files.losses);
+        report.losses.append(&mut self.verdict.losses);
+        let previous = staying
+            .last()
+            .map_or((0, 0), |last| (last.candidate.file.base, last.end()));
+        let segments = number(staying)?;
+        Ok(Recovered {
+            meta,
+            segments,
+            log_end,
+            previous,
+            high_water_ms,
+            report,
+        })
+    }
+
+    /// Whether everything is as a proper close left it.
+    fn is_clean(&self, candidates: &[Candidate]) -> bool {
+        let Origin::Loaded(file) = &self.origin else {
+            return false;
+        };
+        let meta = file.meta();
+        let whole =
+            |candidate: &Candidate| candidate.scan.spots.is_empty() && !candidate.file.new_header;
+        let end = candidates
+            .last()
+            .map_or(0, |last| last.file.base + last.scan.end);
+        meta.clean
+            && file.bad_slot().is_none()
+            && meta.watermark == end
+            && !self.verdict.torn
+            && self.files.losses.is_empty()
+            && self.verdict.losses.is_empty()
+            && candidates.iter().all(whole)
+            && candidates
+                .last()
+                .is_none_or(|last| last.scan.written_end == last.scan.end)
+    }
+
+    fn high_water_ms(&self, candidates: &[Candidate]) -> u64 {
+        let of = |candidate: &Candidate| {
+            candidate
+                .scan
+                .high_water_ms
+                .max(candidate.file.header.created_ms)
+        };
+        candidates
+            .iter()
+            .map(of)
+            .fold(self.origin.meta().high_water_ms, u64::max)
+    }
+
+    /// The newest epoch in which a segment was made.
+    fn newest_epoch(&self, candidates: &[Candidate]) -> u64 {
+        // A name alone proves nothing: the header, or a record, does.
+        let proven = |candidate: &&Candidate| {
+            candidate.scan.records > 0 || candidate.file.header.created_ms > 0
+        };
+        let epoch = |candidate: &Candidate| position::epoch_of(candidate.file.base);
+        candidates
+            .iter()
+            .filter(proven)
+            .map(epoch)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// What will be thrown away at the end of the log.
+    fn torn_tail(&self, candidates: &[Candidate]) -> Option<TornTail> {
+        let at = self.verdict.kept.len().checked_sub(1)?;
+        let last = candidates.get(at)?;
+        let tail = self.verdict.kept.get(at)?.tail;
+        let later = candidates
+            .get(at + 1..)?
+            .iter()
+            .map(|each| each.scan.written_end - FIRST_RECORD.min(each.scan.written_end));
+        let segments = later.clone().filter(|words| *words > 0).count() as u64;
+        let words = last.scan.written_end.saturating_sub(tail) + later.sum::<u64>();
+        (words > 0).then(|| TornTail {
+            file: last.file.name.clone(),
+            offset: tail * 8,
+            bytes: words * 8,
+            segments,
+        })
+    }
+
+    /// Keeps copies of all that salvage is about to change or drop, and sets aside what does not
+    /// belong. Their names.
+    fn keep_copies(&self, candidates: &[Candidate]) -> Result<Vec<String>, RecoverError> {
+        let mut names = Vec::new();
+        if matches!(self.origin, Origin::Rebuilt(_)) && self.listing.meta {
+            names.push(repair::keep_copy(self.storage, META).map_err(RecoverError::io(META))?);
+        }
+        let changed = |(index, candidate): &(usize, &Candidate)| {
+            candidate.file.new_header
+                || self.verdict.kept.get(*index).is_some_and(|kept| kept.lossy)
+        };
+        for (_, candidate) in candidates.iter().enumerate().filter(changed) {
+            let name = &candidate.file.name;
+            names.push(repair::keep_copy(self.storage, name).map_err(RecoverError::io(name))?);
+        }
+        for name in &self.files.aside {
+            names.push(repair::set_aside(self.storage, name).map_err(RecoverError::io(name))?);
+        }
+        Ok(names)
+    }
+
+    /// What stays, and the names of what goes: all behind the end of the log, and segments at its
+    /// end that hold no record.
+    fn divide(&mut self, candidates: Vec<Candidate>, clean: bool) -> (Vec<Staying>, Vec<String>) {
+        let mut candidates = candidates.into_iter();
+        let kept = std::mem::take(&mut self.verdict.kept);
+        let pair = |(candidate, kept)| Staying { candidate, kept };
+        let mut staying: Vec<_> = candidates
+            .by_ref()
+            .take(kept.len())
+            .zip(kept)
+            .map(pair)
+            .collect();
+        let mut leaving = Vec::new();
+        while !clean && staying.last().is_some_and(|last| last.kept.records == 0) {
+            leaving.extend(staying.pop().map(|last| last.candidate.file.name));
+        }
+        leaving.reverse();
+        leaving.extend(candidates.map(|candidate| candidate.file.name));
+        (staying, leaving)
+    }
+}
+
+/// Makes all that stays durable, and whole.
+fn mend_all(staying: &mut [Staying], watermark: u64) -> Result<(), RecoverError> {
+    let mut previous = (0, 0);
+    let count = staying.len();
+    for (index, each) in staying.iter_mut().enumerate() {
+        let file = &mut each.candidate.file;
+        if file.new_header {
+            (file.header.previous_base, file.header.previous_end) = previous;
+        }
+        let last = index + 1 == count;
+        let mended = each.mend(watermark, last);
+        mended.map_err(RecoverError::io(&each.candidate.file.name))?;
+        previous = (each.candidate.file.base, each.end());
+    }
+    Ok(())
+}
+
+fn remove_leftovers(storage: &dyn Storage, names: &[String]) -> Result<(), RecoverError> {
+    for name in names {
+        repair::remove_if_there(storage, name).map_err(RecoverError::io(name))?;
+    }
+    if !names.is_empty() {
+        storage.sync_directory().map_err(RecoverError::io("."))?;
+    }
+    Ok(())
+}
+
+impl Staying {
+    /// Position behind its last range.
+    fn end(&self) -> u64 {
+        self.candidate.file.base + self.kept.tail
+    }
+
+    /// Writes again what may not be durable, and reads it once more.
+    fn mend(&mut self, watermark: u64, last: bool) -> io::Result<()> {
+        let Self { candidate, kept } = self;
+        let file = &candidate.file;
+        let page_end = (kept.tail * 8).next_multiple_of(PAGE_BYTES as u64);
+        let durable = watermark
+            .saturating_sub(file.base)
+            .clamp(FIRST_RECORD, kept.tail);
+        let odd = !file.len.is_multiple_of(8);
+        let cut = odd || last && (file.len != page_end || candidate.scan.written_end > kept.tail);
+        if durable == kept.tail && kept.fills.is_empty() && !cut && !file.new_header {
+            return Ok(());
+        }
+        // The file may get another length.
+        candidate.memory = crate::mem::Memory::heap(0);
+        Mend {
+            file: file.file.as_ref(),
+            base: file.base,
+            seed: file.header.seed(),
+            header: file.new_header.then_some(&file.header),
+            from: durable,
+            tail: kept.tail,
+            fills: &kept.fills,
+            cut: last || odd,
+        }
+        .run()?;
+        candidate.memory = file.file.map(false)?;
+        let limit = if last { u64::MAX } else { kept.tail };
+        let found = scan(&candidate.memory, file.base, file.header.seed(), limit);
+        let same = found.spots.is_empty()
+            && found.end == kept.tail
+            && found.written_end == kept.tail
+            && found.records == kept.records;
+        if same {
+            return Ok(());
+        }
+        // The cache dropped what an earlier sync had failed to write. What is read now is durable.
+        Err(io::Error::other(
+            "the file changed while it was recovered; open the store again",
+        ))
+    }
+}
+
+/// Turns what stays into segments, numbered from 0.
+fn number(staying: Vec<Staying>) -> Result<Vec<Arc<Segment>>, RecoverError> {
+    let mut segments = Vec::with_capacity(staying.len());
+    for (index, Staying { candidate, kept }) in staying.into_iter().enumerate() {
+        let file = candidate.file;
+        let number = u16::try_from(index).map_err(|_| RecoverError::Io {
+            file: file.name.clone(),
+            source: io::Error::new(io::ErrorKind::QuotaExceeded, "more than 65536 segments"),
+        })?;
+        let seed = file.header.seed();
+        segments.push(Arc::new(Segment::new(
+            number,
+            file.base,
+            seed,
+            file.name,
+            file.file,
+            candidate.memory,
+            kept.tail,
+        )));
+    }
+    Ok(segments)
+}

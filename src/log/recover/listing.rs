@@ -1,0 +1,200 @@
+//! What the files of a store's directory are called, and which of them are there.
+//!
+//! Everything in the directory is the store's own. A name that is none of ours stops the open:
+//! whoever put it there may believe that the directory is theirs.
+
+use crate::fs::Storage;
+use crate::fs::lock::LOCK_NAME;
+use crate::log::meta::{META, META_PREPARING};
+use crate::log::prepare::segment_name;
+use crate::log::recover::RecoverError;
+
+/// Ending of a copy that a salvage keeps of what it is about to change.
+const COPY: &str = ".damaged";
+/// Ending of a file that is being made.
+const PREPARING: &str = ".tmp";
+/// The one directory that file systems put into others.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// The files of a directory, sorted out.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    /// Whether META is there.
+    pub(super) meta: bool,
+    /// Base of each segment, by its name, in order.
+    pub(super) segments: Vec<u64>,
+    /// Files that were being made when the process ended. Nothing refers to them.
+    pub(super) leftovers: Vec<String>,
+    /// Copies kept by earlier salvages.
+    pub(super) copies: Vec<String>,
+}
+
+impl Listing {
+    /// Lists the directory.
+    ///
+    /// # Errors
+    ///
+    /// [`RecoverError::ForeignFile`] for the first name, in order, that is none of ours.
+    pub(super) fn read(storage: &dyn Storage) -> Result<Self, RecoverError> {
+        let mut entries = storage.list().map_err(|source| RecoverError::Io {
+            file: ".".into(),
+            source,
+        })?;
+        entries.sort_by(|left, right| left.name.cmp(&right.name));
+        let mut listing = Self::default();
+        for entry in entries {
+            let name = entry.name;
+            let known = match Name::of(&name) {
+                _ if !entry.is_file => name == LOST_AND_FOUND,
+                None => false,
+                Some(Name::Lock | Name::Index) => true,
+                Some(Name::Meta) => {
+                    listing.meta = true;
+                    true
+                }
+                Some(Name::Segment(base)) => {
+                    listing.segments.push(base);
+                    true
+                }
+                Some(Name::Leftover) => {
+                    listing.leftovers.push(name.clone());
+                    true
+                }
+                Some(Name::Copy) => {
+                    listing.copies.push(name.clone());
+                    true
+                }
+            };
+            if !known {
+                return Err(RecoverError::ForeignFile { name });
+            }
+        }
+        Ok(listing)
+    }
+}
+
+/// What a name stands for.
+#[derive(Debug, PartialEq, Eq)]
+enum Name {
+    Lock,
+    Meta,
+    Segment(u64),
+    Index,
+    Leftover,
+    Copy,
+}
+
+impl Name {
+    fn of(name: &str) -> Option<Self> {
+        if let Some(made) = name.strip_suffix(PREPARING) {
+            let ours = name == META_PREPARING
+                || matches!(
+                    Self::of(made),
+                    Some(Self::Segment(_) | Self::Index | Self::Copy)
+                );
+            return ours.then_some(Self::Leftover);
+        }
+        if name == LOCK_NAME {
+            return Some(Self::Lock);
+        }
+        if name == META {
+            return Some(Self::Meta);
+        }
+        if let Some(copied) = name.strip_suffix(COPY) {
+            let original = copied.split_once('.').map_or(copied, |(original, number)| {
+                if number
+                    .parse::<u32>()
+                    .is_ok_and(|parsed| parsed.to_string() == number)
+                {
+                    original
+                } else {
+                    copied
+                }
+            });
+            return (original == META || base_of(original).is_some()).then_some(Self::Copy);
+        }
+        if let Some(segment) = name.strip_suffix(".idx") {
+            return base_of(segment).map(|_| Self::Index);
+        }
+        base_of(name.strip_suffix(".log")?).map(Self::Segment)
+    }
+}
+
+/// The base in a segment's name without its ending. Only the very way we write it counts.
+fn base_of(stem: &str) -> Option<u64> {
+    let base = u64::from_str_radix(stem.strip_prefix("segment-")?, 16).ok()?;
+    (segment_name(base).strip_suffix(".log") == Some(stem)).then_some(base)
+}
+
+/// What the `number`-th copy (from 1) of a file is called.
+pub(crate) fn copy_name(name: &str, number: u32) -> String {
+    let stem = name.strip_suffix(".log").unwrap_or(name);
+    if number == 1 {
+        format!("{stem}{COPY}")
+    } else {
+        format!("{stem}.{number}{COPY}")
+    }
+}
+
+/// What a file is called while it is made.
+pub(crate) fn preparing_name(name: &str) -> String {
+    format!("{name}{PREPARING}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::simulated::SimulatedDisk;
+
+    #[test]
+    fn names_are_sorted_out() {
+        let table = [
+            ("LOCK", Some(Name::Lock)),
+            ("META", Some(Name::Meta)),
+            ("META.tmp", Some(Name::Leftover)),
+            ("META.damaged", Some(Name::Copy)),
+            ("META.2.damaged", Some(Name::Copy)),
+            ("META.damaged.tmp", Some(Name::Leftover)),
+            ("segment-0000001000000000.log", Some(Name::Segment(1 << 36))),
+            ("segment-0000001000000000.log.tmp", Some(Name::Leftover)),
+            ("segment-0000001000000000.idx", Some(Name::Index)),
+            ("segment-0000001000000000.idx.tmp", Some(Name::Leftover)),
+            ("segment-0000001000000000.damaged", Some(Name::Copy)),
+            ("segment-0000001000000000.12.damaged", Some(Name::Copy)),
+            ("segment-0000001000000000.damaged.tmp", Some(Name::Leftover)),
+            ("segment-0000001000000000.012.damaged", None),
+            ("segment-0000001000000000", None),
+            ("segment-000000100000000.log", None),
+            ("segment-+000001000000000.log", None),
+            ("segment-000000100000000A.log", None),
+            ("segment-0000001000000000.LOG", None),
+            ("LOCK.tmp", None),
+            ("lost+found", None),
+            (".tmp", None),
+            (".damaged", None),
+            (".log", None),
+            ("", None),
+            ("notes.txt", None),
+        ];
+        for (name, expected) in table {
+            assert_eq!(Name::of(name), expected, "{name:?}");
+        }
+        for number in [1, 2, 40] {
+            for original in ["META", "segment-00000010000000ab.log"] {
+                assert_eq!(Name::of(&copy_name(original, number)), Some(Name::Copy));
+            }
+        }
+    }
+
+    #[test]
+    fn a_foreign_file_is_named() {
+        let disk = SimulatedDisk::new();
+        disk.put("META", b"");
+        disk.put("photo.jpg", b"");
+        disk.put("zebra", b"");
+        match Listing::read(&disk) {
+            Err(RecoverError::ForeignFile { name }) => assert_eq!(name, "photo.jpg"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
