@@ -19,13 +19,14 @@ use crate::index::{Index, Live, Phase, Slot};
 use crate::key::Key;
 use crate::log::append::Appended;
 use crate::log::position;
+use crate::log::prepare::Zeroing;
 use crate::log::record::{Kind, Record, words_for};
 use crate::log::recover::{self, RecoverError, Recovered};
 use crate::log::segment::Segment;
 use crate::log::{Log, LogParts};
 use crate::mem::ForkMark;
 use crate::open_error::OpenError;
-use crate::options::{Recovery, Settings};
+use crate::options::{Durability, Recovery, Settings};
 use crate::stats::Counters;
 use crate::sync::{self, AtomicU64, AtomicUsize, Mutex};
 use crate::timer::Timer;
@@ -105,6 +106,10 @@ pub(crate) fn start(
         previous,
         segment_bytes: settings.segment_bytes,
         prepared_segments: settings.prepared_segments,
+        zeroing: match settings.durability {
+            Durability::Sync => Zeroing::Ahead,
+            Durability::Buffered => Zeroing::WithRecords,
+        },
         slop: slop(&settings),
     })
     .map_err(|source| OpenError::io(path, source))?;

@@ -1,7 +1,7 @@
 //! Preparing segments ahead, and waiting for room.
 //!
-//! A background thread keeps some segments ready: real blocks allocated, mapped, every page made
-//! writable, header written, synced, renamed into place, directory synced. The hot path therefore
+//! A background thread keeps some segments ready: real blocks allocated, mapped, every page brought
+//! in, header written, synced, renamed into place, directory synced. The hot path therefore
 //! never meets a page that faults on a missing block, a full disk, or a file whose directory entry
 //! could be lost. Only here does the store meet "no space left": it is reported to those who asked
 //! for room and forgotten; the next to ask tries again.
@@ -181,11 +181,23 @@ pub(crate) fn segment_name(base: u64) -> String {
     format!("segment-{base:016x}.log")
 }
 
+/// When a prepared segment's empty pages are written to the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Zeroing {
+    /// Before it is used: a sync then writes only what was appended and no extent has to be
+    /// converted. For stores that sync every acknowledgement.
+    Ahead,
+    /// With the records: the pages stay writable, so that appending meets no fault, and each is
+    /// written once instead of twice. The first sync writes the whole segment.
+    WithRecords,
+}
+
 /// Makes a segment durable and ready to be written: see the module's head for the order.
 pub(crate) fn prepare_segment(
     storage: &dyn Storage,
     header: &Header,
     number: u16,
+    zeroing: Zeroing,
 ) -> io::Result<Segment> {
     let name = segment_name(header.base);
     let preparing = format!("{name}.tmp");
@@ -195,11 +207,18 @@ pub(crate) fn prepare_segment(
     }
     let prepared = (|| {
         let file = storage.create(&preparing, header.file_bytes)?;
-        let memory = file.map(true)?;
+        let ahead = match zeroing {
+            Zeroing::Ahead => Some(file.map(true)?),
+            Zeroing::WithRecords => None,
+        };
         file.write_at(0, &header.encode())?;
         file.sync_data()?;
         storage.rename(&preparing, &name)?;
         storage.sync_directory()?;
+        let memory = match ahead {
+            Some(memory) => memory,
+            None => file.map(true)?,
+        };
         Ok(Segment::new(
             number,
             header.base,

@@ -15,7 +15,7 @@ use crate::log::commit::{Commit, Durable, Lead, Poison};
 use crate::log::header::Header;
 use crate::log::meta::MetaFile;
 use crate::log::position;
-use crate::log::prepare::{self, Preparer, Room, Task};
+use crate::log::prepare::{self, Preparer, Room, Task, Zeroing};
 use crate::log::record::{COVERED_FROM, CRC_OFFSET, Contents, HEAD_BYTES, checksum};
 use crate::log::segment::{HEADER_BYTES, Segment};
 use crate::log::table::Segments;
@@ -34,6 +34,7 @@ pub(crate) struct LogParts {
     pub(crate) previous: (u64, u64),
     pub(crate) segment_bytes: u64,
     pub(crate) prepared_segments: usize,
+    pub(crate) zeroing: Zeroing,
     /// The largest record that is ever appended on a promise alone, in words.
     pub(crate) slop: u64,
 }
@@ -64,6 +65,7 @@ struct Plan {
     next_base: u64,
     previous: (u64, u64),
     segment_bytes: u64,
+    zeroing: Zeroing,
 }
 
 impl Log {
@@ -83,6 +85,7 @@ impl Log {
             meta: parts.meta,
             previous: parts.previous,
             segment_bytes: parts.segment_bytes,
+            zeroing: parts.zeroing,
         };
         let now_ms = parts.time.now_ms();
         let first = match plan.prepare(parts.storage.as_ref(), &segments, watermark, now_ms) {
@@ -337,7 +340,12 @@ impl Plan {
             created_ms: now_ms,
             secret: meta.secret,
         };
-        let segment = Arc::new(prepare::prepare_segment(storage, &header, number)?);
+        let segment = Arc::new(prepare::prepare_segment(
+            storage,
+            &header,
+            number,
+            self.zeroing,
+        )?);
         segments.insert(&segment);
         self.previous = (segment.base, segment.end());
         self.next_base = segment.end();
