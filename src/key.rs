@@ -1,8 +1,17 @@
 //! Keys: who, what, and which one.
+//!
+//! A [`Key`] is three byte strings kept as one: their concatenation, shared by all clones, and the
+//! lengths that cut it up again. Everything that decides whether two keys are the same (equality,
+//! the index's hash, the record in the log) looks at the lengths *and* the bytes, so `("ab", "c")`
+//! and `("a", "bc")` never meet. A key never changes once it is made, and is always within
+//! [`KEY_PART_BYTES_MAX`]; the lower limit of one store is checked where the key enters it.
+//!
+//! Nothing here prints an id unasked: whoever learns it may learn what became of the operation.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::iter;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_secret};
@@ -12,96 +21,81 @@ use crate::log::word::mix;
 
 /// The name of an operation: scope, operation and id.
 ///
-/// * **scope** is who: tenant and principal. Two scopes never see each other's keys, so make it
-///   from the authenticated caller, not from what the request claims.
-/// * **operation** is what: method and concrete path, or the handler's name.
-/// * **id** is which one: the client's idempotency key, or the event's id.
+/// * **scope** is *who*: tenant and principal. Two scopes never see each other's keys, so make it
+///   from the authenticated caller and not from what the request claims. Callers who are not
+///   authenticated need something that tells them apart; a shared constant such as `anonymous` would
+///   hand one caller's result to another.
+/// * **operation** is *what*: method and concrete path (`PUT /tickets/1`, not the route's pattern),
+///   or the name of the handler or consumer.
+/// * **id** is *which one*: the client's idempotency key, or the event's or message's id.
 ///
-/// Scope and operation may be empty, the id may not. Each takes up to 255 bytes by default and 1,024
-/// at most ([`Options::max_key_part`](crate::Options::max_key_part)); any bytes are allowed. The
-/// parts are kept with their lengths, so no two different triples are the same key.
+/// Two keys are the same when all three parts are, byte for byte: nothing is trimmed, folded or
+/// normalised, and any bytes are allowed, NUL and invalid UTF-8 included. Scope and operation may be
+/// empty, the id may not. A store takes 255 bytes a part unless set otherwise
+/// ([`Options::max_key_part`](crate::Options::max_key_part)), and 1,024 at most.
 ///
-/// A key can be a secret (whoever knows it may learn what became of the operation), so `Debug` and
-/// `Display` show the id only as a short digest; [`display_raw`](Self::display_raw) shows all.
+/// A key is immutable; a clone shares its bytes. Keys order by scope, then operation, then id.
+///
+/// # Secrecy
+///
+/// An id can be a secret: who knows it may be able to ask what became of the operation. So `Debug`
+/// and `Display` show scope and operation, escaped, but of the id only a digest of eight hexadecimal
+/// digits, enough to follow one operation through a log. The digest is not keyed and hides only what
+/// can't be guessed: an id of few digits can be found from it by trying them all. Operators who need
+/// the id itself ask for [`display_raw`](Self::display_raw).
+///
+/// # Examples
 ///
 /// ```
 /// use oncekey::Key;
 ///
-/// let key = Key::new("acct_1", "POST /v1/payments", "3f6c")?;
-/// assert_eq!(key.id(), b"3f6c");
-/// assert_ne!(key, Key::new("acct_1", "POST /v1/payments/3", "f6c")?);
+/// let key = Key::new("acct_1", "POST /v1/payments", "3f6c1f0a")?;
+/// assert_eq!(key.scope(), b"acct_1");
+/// assert_eq!(key.operation(), b"POST /v1/payments");
+/// assert_eq!(key.id(), b"3f6c1f0a");
+///
+/// // Where one part ends and the next begins is part of the key.
+/// assert_ne!(key, Key::new("acct_1", "POST /v1/payments3", "f6c1f0a")?);
+///
+/// // Logs show the id as a digest only.
+/// assert!(!format!("{key} {key:?}").contains("3f6c1f0a"));
 /// # Ok::<(), oncekey::KeyError>(())
 /// ```
 #[derive(Clone)]
 pub struct Key {
+    /// Scope, operation and id, one after the other.
     bytes: Arc<[u8]>,
     scope_len: u16,
     operation_len: u16,
 }
 
-/// A part of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyPart {
-    /// Who.
-    Scope,
-    /// What.
-    Operation,
-    /// Which one.
-    Id,
-}
-
-impl fmt::Display for KeyPart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Scope => "scope",
-            Self::Operation => "operation",
-            Self::Id => "id",
-        })
-    }
-}
-
-/// Parts that make no key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum KeyError {
-    /// The part must not be empty.
-    Empty {
-        /// Which part.
-        part: KeyPart,
-    },
-    /// The part is too long.
-    TooLong {
-        /// Which part.
-        part: KeyPart,
-        /// Its bytes.
-        len: usize,
-        /// The limit in bytes.
-        max: usize,
-    },
-}
-
-impl fmt::Display for KeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty { part } => write!(f, "the key's {part} is empty"),
-            Self::TooLong { part, len, max } => write!(
-                f,
-                "the key's {part} has {len} bytes, over the limit of {max}; use a digest of it, or \
-                 raise Options::max_key_part (up to {KEY_PART_BYTES_MAX})"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for KeyError {}
+// The casts in `new` and `lengths` rely on it: a part, and the sum of all three, fit into a u16.
+const _: () = assert!(3 * KEY_PART_BYTES_MAX <= u16::MAX as usize);
 
 impl Key {
     /// Makes a key of its three parts.
     ///
+    /// Text, `String`, byte slices and arrays are all accepted. Costs one allocation.
+    ///
     /// # Errors
     ///
-    /// [`KeyError`] for an empty id, or a part of more than 1,024 bytes. The smaller limit of a store
-    /// is checked when the key is used.
+    /// * [`KeyError::Empty`] if `id` is empty.
+    /// * [`KeyError::TooLong`] if a part has more than 1,024 bytes, which no store takes. A store's
+    ///   own limit, 255 bytes by default, is checked by the calls that the key is given to.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use oncekey::{Key, KeyError, KeyPart};
+    ///
+    /// // An event consumer: no tenant, the consumer's name, the event's binary id.
+    /// let key = Key::new("", "order-mailer", [0xde, 0xad, 0xbe, 0xef])?;
+    /// assert_eq!(key.scope(), b"");
+    ///
+    /// let error = Key::new("acct_1", "POST /v1/payments", "").unwrap_err();
+    /// assert_eq!(error, KeyError::Empty { part: KeyPart::Id });
+    /// # Ok::<(), KeyError>(())
+    /// ```
     pub fn new(
         scope: impl AsRef<[u8]>,
         operation: impl AsRef<[u8]>,
@@ -109,88 +103,115 @@ impl Key {
     ) -> Result<Self, KeyError> {
         let (scope, operation, id) = (scope.as_ref(), operation.as_ref(), id.as_ref());
         check_parts([scope.len(), operation.len(), id.len()], KEY_PART_BYTES_MAX)?;
+        let len = scope.len() + operation.len() + id.len();
+        // Filled in place, which spares the second allocation of going through a vector.
+        let mut bytes: Arc<[u8]> = iter::repeat_n(0, len).collect();
+        let (scope_to, rest) = Arc::make_mut(&mut bytes).split_at_mut(scope.len());
+        let (operation_to, id_to) = rest.split_at_mut(operation.len());
+        scope_to.copy_from_slice(scope);
+        operation_to.copy_from_slice(operation);
+        id_to.copy_from_slice(id);
         Ok(Self {
-            bytes: [scope, operation, id].concat().into(),
+            bytes,
             scope_len: scope.len() as u16,
             operation_len: operation.len() as u16,
         })
     }
 
-    /// Who.
+    /// Who: the tenant and principal. May be empty.
     pub fn scope(&self) -> &[u8] {
         self.parts().0
     }
 
-    /// What.
+    /// What: the method and path, or the name of the handler. May be empty.
     pub fn operation(&self) -> &[u8] {
         self.parts().1
     }
 
-    /// Which one.
+    /// Which one: the client's idempotency key, or the event's id. Never empty, and possibly a
+    /// secret: see [secrecy](Self#secrecy).
     pub fn id(&self) -> &[u8] {
         self.parts().2
     }
 
-    /// All three parts, with everything but printable ASCII escaped. For operators: where keys are
-    /// secrets, this shows them.
+    /// Shows the whole key, the id included: `scope/operation/id`, everything but printable ASCII
+    /// escaped as in a byte string literal.
+    ///
+    /// For the eyes of operators. It reveals what may be a secret, so keep it out of logs; and since
+    /// parts may contain `/`, it is not an encoding to read back.
+    ///
+    /// ```
+    /// use oncekey::Key;
+    ///
+    /// let key = Key::new("acct_1", "charge", b"\x00\xffid")?;
+    /// assert_eq!(key.display_raw().to_string(), r"acct_1/charge/\x00\xffid");
+    /// # Ok::<(), oncekey::KeyError>(())
+    /// ```
     pub fn display_raw(&self) -> impl fmt::Display {
-        let (scope, operation, id) = self.parts();
-        format!(
-            "{}/{}/{}",
-            scope.escape_ascii(),
-            operation.escape_ascii(),
-            id.escape_ascii()
-        )
+        fmt::from_fn(|f| {
+            let (scope, operation, id) = self.parts();
+            write!(
+                f,
+                "{}/{}/{}",
+                scope.escape_ascii(),
+                operation.escape_ascii(),
+                id.escape_ascii()
+            )
+        })
     }
 
-    /// The three parts, one after the other.
+    /// The three parts, one after the other, as they stand in the log.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
+    /// How [`as_bytes`](Self::as_bytes) is cut up: the lengths of scope, operation and id.
     pub(crate) fn lengths(&self) -> (u16, u16, u16) {
         let id_len = self.bytes.len() as u16 - self.scope_len - self.operation_len;
         (self.scope_len, self.operation_len, id_len)
     }
 
-    /// A key as it stands in the log.
-    pub(crate) fn from_parts(bytes: &[u8], lengths: (u16, u16, u16)) -> Result<Self, KeyError> {
-        let (scope, operation, id) = lengths;
-        let sizes = [scope, operation, id].map(usize::from);
-        check_parts(sizes, KEY_PART_BYTES_MAX)?;
-        let len = sizes.iter().sum::<usize>();
-        if bytes.len() != len {
-            return Err(KeyError::TooLong {
-                part: KeyPart::Id,
-                len: bytes.len(),
-                max: len,
-            });
+    /// A key from the log or a ticket. Trusts neither the bytes nor the lengths.
+    pub(crate) fn from_parts(bytes: &[u8], lengths: (u16, u16, u16)) -> Result<Self, MalformedKey> {
+        let (scope_len, operation_len, id_len) = lengths;
+        let lens = [scope_len, operation_len, id_len].map(usize::from);
+        if check_parts(lens, KEY_PART_BYTES_MAX).is_err()
+            || lens.iter().sum::<usize>() != bytes.len()
+        {
+            return Err(MalformedKey);
         }
         Ok(Self {
             bytes: bytes.into(),
-            scope_len: scope,
-            operation_len: operation,
+            scope_len,
+            operation_len,
         })
     }
 
-    /// Whether a key in the log is this one.
+    /// Whether a key in the log is this one. For bytes and lengths of any origin.
     pub(crate) fn matches(&self, lengths: (u16, u16, u16), bytes: &[u8]) -> bool {
         self.lengths() == lengths && *self.bytes == *bytes
     }
 
-    /// Checks the parts against a store's limit.
+    /// Checks the parts against the limit of a store.
     pub(crate) fn check(&self, part_bytes_max: usize) -> Result<(), KeyError> {
         let (scope, operation, id) = self.lengths();
         check_parts([scope, operation, id].map(usize::from), part_bytes_max)
     }
 
-    /// The keyed hash by which the index finds the key.
+    /// The hash by which the index finds the key.
+    ///
+    /// Clients choose keys, so it depends on a secret: they can't aim for one stripe or one slot.
+    /// The last step is a bijection of the bytes' hash and the lengths. Triples of one concatenation
+    /// therefore never collide, and how far apart they land depends on the secret too. XXH3 is no
+    /// pseudorandom function in the cryptographic sense; a collision costs a look at the log, since
+    /// the index compares whole keys, and is never taken for equality.
     pub(crate) fn hash_with(&self, secret: &[u8; 192]) -> u64 {
         let lengths = u64::from(self.scope_len) << 16 | u64::from(self.operation_len);
-        xxh3_64_with_secret(&self.bytes, secret) ^ mix(lengths)
+        mix(xxh3_64_with_secret(&self.bytes, secret) ^ lengths)
     }
 
     fn parts(&self) -> (&[u8], &[u8], &[u8]) {
+        // In bounds: both constructors checked the lengths, and nothing changes them afterwards.
         let (scope, rest) = self.bytes.split_at(usize::from(self.scope_len));
         let (operation, id) = rest.split_at(usize::from(self.operation_len));
         (scope, operation, id)
@@ -201,16 +222,15 @@ fn check_parts([scope, operation, id]: [usize; 3], max: usize) -> Result<(), Key
     if id == 0 {
         return Err(KeyError::Empty { part: KeyPart::Id });
     }
-    for (part, len) in [
+    let parts = [
         (KeyPart::Scope, scope),
         (KeyPart::Operation, operation),
         (KeyPart::Id, id),
-    ] {
-        if len > max {
-            return Err(KeyError::TooLong { part, len, max });
-        }
+    ];
+    match parts.into_iter().find(|(_, len)| *len > max) {
+        Some((part, len)) => Err(KeyError::TooLong { part, len, max }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 impl PartialEq for Key {
@@ -223,7 +243,8 @@ impl Eq for Key {}
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.parts().hash(state);
+        self.lengths().hash(state);
+        self.bytes.hash(state);
     }
 }
 
@@ -240,84 +261,316 @@ impl Ord for Key {
     }
 }
 
-/// Scope and operation escaped, the id as eight hexadecimal digits of a digest.
+/// `scope/operation/#digest`: scope and operation escaped, the id as eight hexadecimal digits of a
+/// digest. See [secrecy](Key#secrecy).
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scope, operation, id) = self.parts();
-        let digest = xxh3_64(id) as u32;
         write!(
             f,
-            "{}/{}/#{digest:08x}",
+            "{}/{}/#{:08x}",
             scope.escape_ascii(),
-            operation.escape_ascii()
+            operation.escape_ascii(),
+            xxh3_64(id) >> 32
         )
     }
 }
 
+/// As [`Display`](fmt::Display), so that a structure with a key in it can be logged as it is.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({self})")
     }
 }
 
+/// One of the three parts of a [`Key`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeyPart {
+    /// Who.
+    Scope,
+    /// What.
+    Operation,
+    /// Which one.
+    Id,
+}
+
+impl fmt::Display for KeyPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Scope => "scope",
+            Self::Operation => "operation",
+            Self::Id => "id",
+        })
+    }
+}
+
+/// Three parts that make no key, or none that this store takes.
+///
+/// The client sent something unusable: an HTTP service answers 400.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// A part is empty that must not be. Only the id must not: without it every operation of its
+    /// kind would be the same one.
+    Empty {
+        /// Which part.
+        part: KeyPart,
+    },
+    /// A part is too long. Raise [`Options::max_key_part`](crate::Options::max_key_part) (to 1,024
+    /// at most), or put a digest of the part in its place.
+    TooLong {
+        /// Which part.
+        part: KeyPart,
+        /// Its length in bytes.
+        len: usize,
+        /// The limit in bytes.
+        max: usize,
+    },
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty { part } => write!(
+                f,
+                "the key's {part} is empty; every operation needs one of its own, of at least 1 byte"
+            ),
+            Self::TooLong { part, len, max } => {
+                write!(
+                    f,
+                    "the key's {part} has {len} bytes, over the limit of {max}; "
+                )?;
+                if *max < KEY_PART_BYTES_MAX {
+                    write!(
+                        f,
+                        "raise Options::max_key_part (up to {KEY_PART_BYTES_MAX}), or "
+                    )?;
+                }
+                f.write_str("use a cryptographic digest of it instead")
+            }
+        }
+    }
+}
+
+impl std::error::Error for KeyError {}
+
+/// Bytes and lengths that are no key: they contradict each other or exceed every store's limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MalformedKey;
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::HashSet;
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-    #[test]
-    fn limits_are_exact() {
-        let max = vec![b'x'; KEY_PART_BYTES_MAX];
-        let over = vec![b'x'; KEY_PART_BYTES_MAX + 1];
-        assert!(Key::new(&max, &max, &max).is_ok());
-        assert_eq!(
-            Key::new("", "", "").unwrap_err(),
-            KeyError::Empty { part: KeyPart::Id }
-        );
-        for (parts, part) in [
-            ([&over[..], b"", b"k"], KeyPart::Scope),
-            ([b"", &over[..], b"k"], KeyPart::Operation),
-            ([b"", b"", &over[..]], KeyPart::Id),
-        ] {
-            let error = Key::new(parts[0], parts[1], parts[2]).unwrap_err();
-            assert_eq!(
-                error,
-                KeyError::TooLong {
-                    part,
-                    len: 1_025,
-                    max: 1_024
-                }
-            );
+    const SECRET: [u8; 192] = {
+        let mut secret = [0; 192];
+        let mut at = 0;
+        while at < secret.len() {
+            secret[at] = mix(at as u64 + 1) as u8;
+            at += 1;
         }
-        let key = Key::new("s", "o", vec![b'x'; 256]).unwrap();
-        assert!(key.check(255).is_err());
-        assert!(key.check(256).is_ok());
+        secret
+    };
+
+    fn std_hash(key: &Key) -> u64 {
+        BuildHasherDefault::<DefaultHasher>::default().hash_one(key)
+    }
+
+    /// Every way to cut `text` into scope, operation and a non-empty id.
+    fn all_cuts(text: &str) -> Vec<Key> {
+        let mut keys = Vec::new();
+        for first in 0..text.len() {
+            for second in first..text.len() {
+                let (scope, operation) = (&text[..first], &text[first..second]);
+                keys.push(Key::new(scope, operation, &text[second..]).unwrap());
+            }
+        }
+        keys
     }
 
     #[test]
-    fn nothing_shows_the_id() {
-        let key = Key::new("acct\n", "POST /", "very-secret").unwrap();
-        assert!(!format!("{key} {key:?}").contains("very-secret"));
-        assert!(format!("{key}").starts_with("acct\\n/POST //#"));
-        assert!(key.display_raw().to_string().ends_with("very-secret"));
+    fn the_parts_come_back_as_they_were() {
+        let key = Key::new("acct_1", "POST /v1/payments", b"\0\xff").unwrap();
+        assert_eq!(key.scope(), b"acct_1");
+        assert_eq!(key.operation(), b"POST /v1/payments");
+        assert_eq!(key.id(), b"\0\xff");
+        assert_eq!(key.as_bytes(), b"acct_1POST /v1/payments\0\xff");
+        assert_eq!(key.lengths(), (6, 17, 2));
+        assert!(Arc::ptr_eq(&key.bytes, &key.clone().bytes));
+    }
+
+    #[test]
+    fn every_limit_is_exact_and_names_its_part() {
+        let max = vec![b'x'; KEY_PART_BYTES_MAX];
+        let over = vec![b'x'; KEY_PART_BYTES_MAX + 1];
+        let longest = Key::new(&max, &max, &max).unwrap();
+        assert_eq!(longest.lengths(), (1_024, 1_024, 1_024));
+        assert_eq!(longest.id(), max);
+        for (scope, operation, id, part) in [
+            (&over[..], &b""[..], &b"k"[..], KeyPart::Scope),
+            (b"", &over, b"k", KeyPart::Operation),
+            (b"", b"", &over, KeyPart::Id),
+        ] {
+            let (len, max) = (KEY_PART_BYTES_MAX + 1, KEY_PART_BYTES_MAX);
+            assert_eq!(
+                Key::new(scope, operation, id).unwrap_err(),
+                KeyError::TooLong { part, len, max }
+            );
+        }
+        for (scope, operation) in [("", ""), ("s", ""), ("", "o"), ("s", "o")] {
+            let empty = KeyError::Empty { part: KeyPart::Id };
+            assert_eq!(Key::new(scope, operation, "").unwrap_err(), empty);
+        }
+        assert!(Key::new("", "", vec![b'x'; 64 << 10]).is_err());
+    }
+
+    #[test]
+    fn a_store_may_have_a_lower_limit() {
+        for len in [1, 254, 255] {
+            let part = vec![b'x'; len];
+            let key = Key::new(&part, &part, &part).unwrap();
+            assert_eq!(key.check(255), Ok(()));
+        }
+        let key = Key::new("s", vec![b'x'; 256], "i").unwrap();
+        let part = KeyPart::Operation;
+        let (len, max) = (256, 255);
+        assert_eq!(key.check(255), Err(KeyError::TooLong { part, len, max }));
+        assert_eq!(key.check(256), Ok(()));
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        let part = KeyPart::Scope;
+        let (len, max) = (300, 255);
+        let store_limit = KeyError::TooLong { part, len, max }.to_string();
+        assert!(store_limit.contains("scope has 300 bytes, over the limit of 255"));
+        assert!(store_limit.contains("raise Options::max_key_part (up to 1024)"));
+        let (len, max) = (1_025, 1_024);
+        let hard_limit = KeyError::TooLong { part, len, max }.to_string();
+        assert!(!hard_limit.contains("raise") && hard_limit.contains("digest"));
+        assert!(Key::new("", "", "").unwrap_err().to_string().contains("id"));
+    }
+
+    #[test]
+    fn one_concatenation_cut_differently_is_another_key() {
+        let keys = all_cuts("abcabcabc");
+        let bytes: HashSet<_> = keys.iter().map(Key::as_bytes).collect();
+        assert_eq!(bytes.len(), 1);
+        let distinct: HashSet<_> = keys.iter().collect();
+        assert_eq!(distinct.len(), keys.len());
+        let hashes: HashSet<_> = keys.iter().map(|key| key.hash_with(&SECRET)).collect();
+        assert_eq!(hashes.len(), keys.len());
+        for one in &keys {
+            let alike = keys
+                .iter()
+                .filter(|key| key.matches(one.lengths(), b"abcabcabc"));
+            assert_eq!(alike.count(), 1);
+        }
+    }
+
+    #[test]
+    fn the_hash_depends_on_the_secret_and_spreads_counters_evenly() {
+        let mut top = vec![0_u32; 1_024];
+        let mut low = vec![0_u32; 1_024];
+        for number in 0..65_536 {
+            let hash = Key::new("acct", "pay", format!("{number}"))
+                .unwrap()
+                .hash_with(&SECRET);
+            top[(hash >> 54) as usize] += 1;
+            low[(hash & 1_023) as usize] += 1;
+        }
+        // 64 a bucket on average, standard deviation 8: six of them either way.
+        assert!(
+            top.iter()
+                .chain(&low)
+                .all(|count| (16..=112).contains(count))
+        );
+        let key = Key::new("acct", "pay", "1").unwrap();
+        assert_ne!(key.hash_with(&SECRET), key.hash_with(&[7; 192]));
+    }
+
+    #[test]
+    fn neither_display_nor_debug_shows_the_id() {
+        let key = Key::new("acct\n1", "POST /\u{7f}", "very-secret").unwrap();
+        let shown = key.to_string();
+        assert_eq!(format!("{key:?}"), format!("Key({shown})"));
+        assert!(!shown.contains("secret"));
+        let digest = shown.strip_prefix(r"acct\n1/POST /\x7f/#").unwrap();
+        assert_eq!(digest.len(), 8);
+        assert!(digest.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        let other = Key::new("acct\n1", "POST /\u{7f}", "very-secret2").unwrap();
+        assert_ne!(other.to_string(), shown);
+        let raw = r"acct\n1/POST /\x7f/very-secret";
+        assert_eq!(key.display_raw().to_string(), raw);
+    }
+
+    #[test]
+    fn bytes_and_lengths_that_disagree_are_no_key() {
+        for (bytes, lengths) in [
+            (&b"abc"[..], (1, 1, 2)),
+            (b"abc", (1, 1, 0)),
+            (b"abc", (1, 0, 1)),
+            (b"ab", (1, 1, 0)),
+            (b"", (0, 0, 0)),
+            (b"abc", (u16::MAX, u16::MAX, 5)),
+            (&[0; 1_026], (0, 1, 1_025)),
+        ] {
+            assert_eq!(Key::from_parts(bytes, lengths), Err(MalformedKey));
+        }
+    }
+
+    /// Few different bytes and short parts, so that equal concatenations and equal keys are common.
+    fn parts() -> impl Strategy<Value = [Vec<u8>; 3]> {
+        prop::array::uniform3(prop::collection::vec(0..2_u8, 0..4))
+            .prop_filter("the id is not empty", |parts| !parts[2].is_empty())
+    }
+
+    fn key_of([scope, operation, id]: &[Vec<u8>; 3]) -> Key {
+        Key::new(scope, operation, id).unwrap()
     }
 
     proptest! {
         #[test]
-        fn different_triples_are_different_keys(
-            left in prop::array::uniform3(prop::collection::vec(0..3_u8, 0..4)),
-            right in prop::array::uniform3(prop::collection::vec(0..3_u8, 0..4)),
-        ) {
-            prop_assume!(!left[2].is_empty() && !right[2].is_empty());
-            let one = Key::new(&left[0], &left[1], &left[2]).unwrap();
-            let other = Key::new(&right[0], &right[1], &right[2]).unwrap();
-            prop_assert_eq!(left == right, one == other);
-            let secret = [7; 192];
-            prop_assert_eq!(left == right, one.hash_with(&secret) == other.hash_with(&secret));
-            let read = Key::from_parts(one.as_bytes(), one.lengths()).unwrap();
-            prop_assert_eq!(&read, &one);
-            prop_assert!(one.matches(read.lengths(), read.as_bytes()));
+        fn two_keys_are_equal_exactly_when_their_parts_are(left in parts(), right in parts()) {
+            let (one, other) = (key_of(&left), key_of(&right));
+            let same = left == right;
+            prop_assert_eq!(one == other, same);
             prop_assert_eq!(one.cmp(&other), left.cmp(&right));
+            prop_assert_eq!(std_hash(&one) == std_hash(&other), same);
+            prop_assert_eq!(one.hash_with(&SECRET) == other.hash_with(&SECRET), same);
+            prop_assert_eq!(one.matches(other.lengths(), other.as_bytes()), same);
+            let encoded = (one.lengths(), one.as_bytes());
+            prop_assert_eq!(encoded == (other.lengths(), other.as_bytes()), same);
+        }
+
+        #[test]
+        fn keys_of_any_bytes_survive_the_log(
+            scope in prop::collection::vec(any::<u8>(), 0..=KEY_PART_BYTES_MAX),
+            operation in prop::collection::vec(any::<u8>(), 0..=KEY_PART_BYTES_MAX),
+            id in prop::collection::vec(any::<u8>(), 1..=KEY_PART_BYTES_MAX),
+        ) {
+            let key = Key::new(&scope, &operation, &id).unwrap();
+            let read = Key::from_parts(key.as_bytes(), key.lengths()).unwrap();
+            prop_assert_eq!((read.scope(), read.operation(), read.id()), (&scope[..], &operation[..], &id[..]));
+            prop_assert_eq!(read, key);
+        }
+
+        #[test]
+        fn reading_a_key_of_wrong_lengths_never_panics(
+            bytes in prop::collection::vec(any::<u8>(), 0..64),
+            scope_len in 0..64_u16,
+            operation_len in 0..64_u16,
+            id_len in any::<u16>(),
+        ) {
+            let lengths = (scope_len, operation_len, id_len);
+            if let Ok(key) = Key::from_parts(&bytes, lengths) {
+                prop_assert_eq!(key.lengths(), lengths);
+                prop_assert_eq!(key.as_bytes(), &bytes[..]);
+                prop_assert!(!key.id().is_empty());
+            }
         }
     }
 }

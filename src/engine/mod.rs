@@ -90,10 +90,6 @@ impl Engine {
         &self.time
     }
 
-    pub(crate) fn timer(&self) -> &Timer {
-        &self.timer
-    }
-
     pub(crate) fn report(&self) -> &RecoveryReport {
         &self.report
     }

@@ -7,10 +7,8 @@
 //!
 //! Linux is the target. On Apple systems the standard library's sync calls ask for `F_FULLFSYNC`.
 
-use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::Path;
 use std::sync::Arc;

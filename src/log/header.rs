@@ -11,6 +11,7 @@
 use std::fmt;
 
 use crate::corruption::Damage;
+use crate::limits::SEGMENT_BYTES_MAX;
 use crate::log::position;
 use crate::log::segment::{FIRST_RECORD, HEADER_BYTES};
 use crate::log::word;
@@ -211,7 +212,8 @@ impl Header {
     /// The field that no writer could have written, if there is one.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         let words = self.file_bytes / 8;
-        if !self.file_bytes.is_multiple_of(8) || words <= FIRST_RECORD {
+        let is_possible = words > FIRST_RECORD && self.file_bytes <= SEGMENT_BYTES_MAX;
+        if !self.file_bytes.is_multiple_of(8) || !is_possible {
             return Some("file bytes");
         }
         let end = self.base.checked_add(words);
@@ -221,12 +223,12 @@ impl Header {
             return Some("base");
         }
         let first = self.previous_base == 0 && self.previous_end == 0;
-        let behind_the_header = self
-            .previous_base
-            .checked_add(FIRST_RECORD)
-            .is_some_and(|start| start <= self.previous_end && self.previous_end <= self.base)
-            && position::epoch_of(self.previous_base) == position::epoch_of(self.previous_end - 1);
-        if !first && !behind_the_header {
+        let previous_words = self.previous_end.checked_sub(self.previous_base);
+        let follows = previous_words
+            .is_some_and(|words| (FIRST_RECORD..=SEGMENT_BYTES_MAX / 8).contains(&words))
+            && self.previous_end <= self.base
+            && self.previous_base > 0;
+        if !first && !follows {
             return Some("previous segment");
         }
         if self.watermark > self.base {
@@ -320,9 +322,10 @@ pub(crate) mod tests {
     #[test]
     fn fields_that_contradict_each_other_are_refused() {
         let base = header().base;
-        let cases: [(&str, fn(&mut Header)); 10] = [
+        let cases: [(&str, fn(&mut Header)); 11] = [
             ("file bytes", |header| header.file_bytes = 4097),
             ("file bytes", |header| header.file_bytes = 4096),
+            ("file bytes", |header| header.file_bytes = SEGMENT_BYTES_MAX + 8),
             ("base", |header| header.base = u64::MAX - 8),
             ("base", |header| {
                 header.base = position::first_position(8) - 1000

@@ -10,6 +10,7 @@ const OFFSET_BITS: u32 = 36;
 /// The last epoch there is.
 pub(crate) const EPOCH_MAX: u64 = u64::MAX >> OFFSET_BITS;
 /// Words that fit into one epoch.
+#[cfg(test)]
 pub(crate) const EPOCH_WORDS: u64 = 1 << OFFSET_BITS;
 
 /// The epoch of a position.

@@ -78,11 +78,6 @@ impl Preparer {
         waiters.into_iter().for_each(Waker::wake);
     }
 
-    /// The error of the newest try, while it is the newest.
-    pub(crate) fn failure(&self) -> Option<Arc<io::Error>> {
-        self.state.lock().failure.clone()
-    }
-
     /// Blocks the preparing thread until there is something to do.
     pub(crate) fn next_task(&self, wanted: impl Fn() -> bool, idle: Duration) -> Task {
         let mut state = self.state.lock();

@@ -78,16 +78,6 @@ impl Kind {
             _ => None,
         }
     }
-
-    /// Whether a key whose newest record is of this kind waits for an outcome.
-    pub(crate) const fn is_pending(self) -> bool {
-        matches!(self, Self::Claim | Self::Checkpoint)
-    }
-
-    /// Whether a key whose newest record is of this kind is absent.
-    pub(crate) const fn is_removal(self) -> bool {
-        matches!(self, Self::Release | Self::Forget)
-    }
 }
 
 /// Everything of a record but its sequence and watermark, which the log adds when it is appended.

@@ -56,11 +56,6 @@ impl Segments {
         entry.store(Some(Arc::clone(segment)));
     }
 
-    /// Takes a segment out of the table.
-    pub(crate) fn remove(&self, number: u16) {
-        self.entries[usize::from(number)].store(None);
-    }
-
     /// The segment of this number.
     pub(crate) fn load(&self, number: u16) -> Guard<Option<Arc<Segment>>> {
         self.entries[usize::from(number)].load()

@@ -27,6 +27,10 @@ pub(crate) struct Memory {
 }
 
 /// Keeps the words of a [`Memory`] where they are.
+#[cfg_attr(
+    not(any(test, feature = "testing")),
+    expect(dead_code, reason = "held for its drop")
+)]
 enum Owner {
     Map(MmapRaw),
     Heap(Arc<[AtomicU64]>),
@@ -171,7 +175,10 @@ impl Memory {
         // Simulated storage reads words while they are written, as a kernel does when it writes a
         // page back. Between threads of one program that has to be atomic.
         #[cfg(any(test, miri, feature = "testing"))]
-        self.copy_by_words(byte_offset, bytes);
+        match &self.owner {
+            Owner::Map(_) => self.copy_raw(byte_offset, bytes),
+            Owner::Heap(_) => self.copy_by_words(byte_offset, bytes),
+        }
     }
 
     /// The bytes of a published range.
@@ -205,7 +212,6 @@ impl Memory {
     }
 
     /// The copy that ships.
-    #[cfg_attr(any(miri, feature = "testing"), allow(dead_code))]
     #[inline]
     fn copy_raw(&self, byte_offset: usize, bytes: &[u8]) {
         self.assert_range(byte_offset, bytes.len());

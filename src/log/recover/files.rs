@@ -244,14 +244,10 @@ fn made_up(base: u64, len: u64) -> Header {
 
 /// A segment that another one names.
 fn missing(base: u64, end: u64) -> Corruption {
-    let name = segment_name(base);
-    let mut corruption = Corruption::of_words(
-        Damage::MissingSegment,
-        &name,
-        base,
-        FIRST_RECORD,
-        (end - base).max(FIRST_RECORD + 1),
-    );
+    let last = (end - base).max(FIRST_RECORD + 1);
+    let damage = Damage::MissingSegment;
+    let mut corruption =
+        Corruption::of_words(damage, &segment_name(base), base, FIRST_RECORD, last);
     corruption.offset = 0;
     corruption.bytes = 0;
     corruption
