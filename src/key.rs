@@ -23,15 +23,15 @@ use crate::log::word::mix;
 ///
 /// * **scope** is *who*: tenant and principal. Two scopes never see each other's keys, so make it
 ///   from the authenticated caller and not from what the request claims. Callers who are not
-///   authenticated need something that tells them apart; a shared constant such as `anonymous` would
-///   hand one caller's result to another.
+///   authenticated need something that tells them apart; a shared constant such as `anonymous`
+///   would hand one caller's result to another.
 /// * **operation** is *what*: method and concrete path (`PUT /tickets/1`, not the route's pattern),
 ///   or the name of the handler or consumer.
 /// * **id** is *which one*: the client's idempotency key, or the event's or message's id.
 ///
 /// Two keys are the same when all three parts are, byte for byte: nothing is trimmed, folded or
-/// normalised, and any bytes are allowed, NUL and invalid UTF-8 included. Scope and operation may be
-/// empty, the id may not. A store takes 255 bytes a part unless set otherwise
+/// normalised, and any bytes are allowed, NUL and invalid UTF-8 included. Scope and operation may
+/// be empty, the id may not. A store takes 255 bytes a part unless set otherwise
 /// ([`Options::max_key_part`](crate::Options::max_key_part)), and 1,024 at most.
 ///
 /// A key is immutable; a clone shares its bytes. Keys order by scope, then operation, then id.
@@ -39,10 +39,10 @@ use crate::log::word::mix;
 /// # Secrecy
 ///
 /// An id can be a secret: who knows it may be able to ask what became of the operation. So `Debug`
-/// and `Display` show scope and operation, escaped, but of the id only a digest of eight hexadecimal
-/// digits, enough to follow one operation through a log. The digest is not keyed and hides only what
-/// can't be guessed: an id of few digits can be found from it by trying them all. Operators who need
-/// the id itself ask for [`display_raw`](Self::display_raw).
+/// and `Display` show scope and operation, escaped, but of the id only a digest of eight
+/// hexadecimal digits, enough to follow one operation through a log. The digest is not keyed and
+/// hides only what can't be guessed: an id of few digits can be found from it by trying them all.
+/// Operators who need the id itself ask for [`display_raw`](Self::display_raw).
 ///
 /// # Examples
 ///
@@ -137,8 +137,8 @@ impl Key {
     /// Shows the whole key, the id included: `scope/operation/id`, everything but printable ASCII
     /// escaped as in a byte string literal.
     ///
-    /// For the eyes of operators. It reveals what may be a secret, so keep it out of logs; and since
-    /// parts may contain `/`, it is not an encoding to read back.
+    /// For the eyes of operators. It reveals what may be a secret, so keep it out of logs; and
+    /// since parts may contain `/`, it is not an encoding to read back.
     ///
     /// ```
     /// use oncekey::Key;
@@ -201,10 +201,10 @@ impl Key {
     /// The hash by which the index finds the key.
     ///
     /// Clients choose keys, so it depends on a secret: they can't aim for one stripe or one slot.
-    /// The last step is a bijection of the bytes' hash and the lengths. Triples of one concatenation
-    /// therefore never collide, and how far apart they land depends on the secret too. XXH3 is no
-    /// pseudorandom function in the cryptographic sense; a collision costs a look at the log, since
-    /// the index compares whole keys, and is never taken for equality.
+    /// The last step is a bijection of the bytes' hash and the lengths. Triples of one
+    /// concatenation therefore never collide, and how far apart they land depends on the secret
+    /// too. XXH3 is no pseudorandom function in the cryptographic sense; a collision costs a look
+    /// at the log, since the index compares whole keys, and is never taken for equality.
     pub(crate) fn hash_with(&self, secret: &[u8; 192]) -> u64 {
         let lengths = u64::from(self.scope_len) << 16 | u64::from(self.operation_len);
         mix(xxh3_64_with_secret(&self.bytes, secret) ^ lengths)
@@ -333,7 +333,7 @@ impl fmt::Display for KeyError {
         match self {
             Self::Empty { part } => write!(
                 f,
-                "the key's {part} is empty; every operation needs one of its own, of at least 1 byte"
+                "the key's {part} is empty; give every operation one of its own, of 1 byte or more"
             ),
             Self::TooLong { part, len, max } => {
                 write!(
@@ -554,7 +554,9 @@ mod tests {
         ) {
             let key = Key::new(&scope, &operation, &id).unwrap();
             let read = Key::from_parts(key.as_bytes(), key.lengths()).unwrap();
-            prop_assert_eq!((read.scope(), read.operation(), read.id()), (&scope[..], &operation[..], &id[..]));
+            prop_assert_eq!(read.scope(), scope);
+            prop_assert_eq!(read.operation(), operation);
+            prop_assert_eq!(read.id(), id);
             prop_assert_eq!(read, key);
         }
 

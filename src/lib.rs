@@ -60,6 +60,14 @@ mod token;
 #[cfg(not(oncekey_loom))]
 pub use self::public::*;
 
+/// Simulated storage: crash images and injected faults, to test a service against lost power.
+#[cfg(all(feature = "testing", not(oncekey_loom)))]
+pub mod testing {
+    pub use crate::fs::simulated::{
+        Difference, Fault, FaultPlan, Operation, OperationKind, SimulatedDisk, is_power_loss,
+    };
+}
+
 #[cfg(not(oncekey_loom))]
 mod public {
     pub use crate::claim::{Claim, InProgress, Mismatch, Saved, TooLate};

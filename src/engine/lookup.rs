@@ -12,7 +12,7 @@ use arc_swap::Guard;
 use crate::engine::{Engine, Level};
 use crate::error::{ClaimError, Damaged};
 use crate::index::stripe::Candidates;
-use crate::index::{Slot, Stripe};
+use crate::index::{Live, Phase, Slot, Stripe};
 use crate::key::Key;
 use crate::log::record::{Kind, Record};
 use crate::log::segment::Segment;
@@ -175,41 +175,65 @@ impl Engine {
         self.check_process()?;
         key.check(self.settings.key_part_bytes_max)?;
         let hash = self.hash(key);
+        loop {
+            match self.glance(hash, key)? {
+                Glance::Answer(look, end) => {
+                    self.reach(end, level).await?;
+                    return Ok(look);
+                }
+                // What is not written yet is nothing to tell anybody.
+                Glance::Settle => self.settled(hash, key).await?,
+            }
+        }
+    }
+
+    fn glance(&self, hash: u64, key: &Key) -> Result<Glance, ClaimError> {
         let located = {
             let mut stripe = self.index.lock(hash);
             check_open(&stripe)?;
             if let Some(live) = stripe.live(hash, key) {
-                let monotonic_ms = self.time.monotonic_ms();
-                let (attempt, token) = (live.attempt, live.token);
-                let started_ms = live.started_ms;
+                if live.phase == Phase::Changing {
+                    return Ok(Glance::Settle);
+                }
                 let end = live.newest.map_or(0, |newest| newest.end);
-                let held = live.is_held(monotonic_ms);
-                let lease_left_ms = live.lease_left_ms(monotonic_ms);
-                drop(stripe);
-                self.reach(end, level).await?;
-                return Ok(if held {
-                    Look::Held {
-                        attempt,
-                        token,
-                        started_ms,
-                        lease_left_ms,
-                    }
-                } else {
-                    Look::Interrupted {
-                        attempt,
-                        token,
-                        started_ms,
-                    }
-                });
+                return Ok(Glance::Answer(look_at(live, self.time.monotonic_ms()), end));
             }
             self.locate(&stripe.candidates(hash))
         };
-        let stored = match self.examine(located, key, self.time.now_ms())? {
-            Examined::Found(found) => found.stored()?,
-            Examined::NotFound | Examined::Expired(_) => return Ok(Look::Absent),
-        };
-        self.reach(stored.end, level).await?;
-        Ok(Look::Completed(stored))
+        match self.examine(located, key, self.time.now_ms())? {
+            Examined::Found(found) => {
+                let stored = found.stored()?;
+                let end = stored.end;
+                Ok(Glance::Answer(Look::Completed(stored), end))
+            }
+            Examined::NotFound | Examined::Expired(_) => Ok(Glance::Answer(Look::Absent, 0)),
+        }
+    }
+}
+
+/// What one look at a key led to.
+enum Glance {
+    /// The answer, and the position that it rests on.
+    Answer(Look, u64),
+    /// A transition is under way: look again when it is over.
+    Settle,
+}
+
+fn look_at(live: &Live, monotonic_ms: u64) -> Look {
+    let (attempt, token, started_ms) = (live.attempt, live.token, live.started_ms);
+    if live.is_held(monotonic_ms) {
+        Look::Held {
+            attempt,
+            token,
+            started_ms,
+            lease_left_ms: live.lease_left_ms(monotonic_ms),
+        }
+    } else {
+        Look::Interrupted {
+            attempt,
+            token,
+            started_ms,
+        }
     }
 }
 

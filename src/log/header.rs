@@ -325,7 +325,9 @@ pub(crate) mod tests {
         let cases: [(&str, fn(&mut Header)); 11] = [
             ("file bytes", |header| header.file_bytes = 4097),
             ("file bytes", |header| header.file_bytes = 4096),
-            ("file bytes", |header| header.file_bytes = SEGMENT_BYTES_MAX + 8),
+            ("file bytes", |header| {
+                header.file_bytes = SEGMENT_BYTES_MAX + 8
+            }),
             ("base", |header| header.base = u64::MAX - 8),
             ("base", |header| {
                 header.base = position::first_position(8) - 1000

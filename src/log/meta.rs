@@ -287,3 +287,143 @@ fn damage(fault: PageFault) -> Damage {
         PageFault::Version(_) => Damage::Field("version"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::simulated::{Fault, FaultPlan, OperationKind, SimulatedDisk};
+
+    fn fresh() -> Meta {
+        Meta::fresh(77).expect("random bytes")
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let disk = SimulatedDisk::new();
+        let mut meta = Meta {
+            epoch: 5,
+            high_water_ms: 6,
+            watermark: position::first_position(5) + 7,
+            clean: false,
+            restored_at_ms: 8,
+            ..fresh()
+        };
+        let mut file = MetaFile::create(&disk, meta.clone()).expect("META");
+        assert_eq!(disk.contents(META).expect("META").len(), 8192);
+        for epoch in 6..12 {
+            file.update(|meta| meta.epoch = epoch).expect("an update");
+            meta.epoch = epoch;
+            assert_eq!(file.meta(), &meta);
+            let loaded = MetaFile::load(&disk).expect("META");
+            assert_eq!((loaded.meta(), loaded.bad_slot()), (&meta, None));
+        }
+        assert_eq!(disk.names(), [META]);
+    }
+
+    /// Torn into words of 8 bytes, at every moment: old or new, and the slot that counts is whole.
+    #[test]
+    fn an_update_that_power_cuts_off_happened_or_did_not() {
+        let mut seen = [0; 2];
+        for cut in 0..4 {
+            for seed in 0..100 {
+                let disk = SimulatedDisk::with_granule(8);
+                let mut file = MetaFile::create(&disk, fresh()).expect("META");
+                let start = disk.operations();
+                disk.crash_at(start + cut);
+                let old = file.meta().clone();
+                let done = file
+                    .update(|meta| {
+                        meta.epoch = 9;
+                        meta.high_water_ms = u64::MAX;
+                    })
+                    .is_ok();
+                let crashed = disk.crash_random(seed);
+                let loaded = MetaFile::load(&crashed).expect("one slot is whole");
+                let new = loaded.meta().epoch == 9;
+                assert!(new || (!done && loaded.meta() == &old));
+                seen[usize::from(new)] += 1;
+            }
+        }
+        assert!(seen.iter().all(|count| *count > 20), "{seen:?}");
+    }
+
+    #[test]
+    fn a_new_meta_is_whole_or_not_there() {
+        for cut in 0..8 {
+            for seed in 0..20 {
+                let disk = SimulatedDisk::with_granule(512);
+                disk.crash_at(cut);
+                let done = MetaFile::create(&disk, fresh()).is_ok();
+                let crashed = disk.crash_random(seed);
+                match MetaFile::load(&crashed) {
+                    Ok(file) => assert_eq!(file.bad_slot(), None),
+                    Err(MetaError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                        assert!(!done);
+                    }
+                    Err(other) => panic!("{other:?}"),
+                }
+                // What was left of it is in nobody's way.
+                MetaFile::create(&crashed, fresh()).expect("META");
+            }
+        }
+    }
+
+    #[test]
+    fn a_failed_update_changes_nothing_and_the_next_one_counts() {
+        for kind in [OperationKind::Write, OperationKind::Sync] {
+            for happens in [false, true] {
+                let disk = SimulatedDisk::new();
+                let mut file = MetaFile::create(&disk, fresh()).expect("META");
+                let plan = FaultPlan::new(kind, Fault::InputOutput).drops_pages();
+                disk.fail(if happens { plan.happens_anyway() } else { plan });
+                file.update(|meta| meta.epoch = 1).expect_err("a fault");
+                assert_eq!(file.meta().epoch, 0);
+                file.update(|meta| meta.epoch = 2).expect("an update");
+                assert_eq!(file.meta().epoch, 2);
+                let loaded = MetaFile::load(&disk.crash_all_lost()).expect("META");
+                assert_eq!((loaded.meta(), loaded.bad_slot()), (file.meta(), None));
+            }
+        }
+    }
+
+    #[test]
+    fn an_update_repairs_the_slot_that_is_bad() {
+        for slot in [0, 1] {
+            let disk = SimulatedDisk::new();
+            let mut file = MetaFile::create(&disk, fresh()).expect("META");
+            file.update(|meta| meta.epoch = 1).expect("an update");
+            let mut bytes = disk.contents(META).expect("META");
+            bytes[slot * PAGE_BYTES + 16] ^= 1;
+            disk.put(META, &bytes);
+            let mut file = MetaFile::load(&disk).expect("META");
+            assert_eq!(file.bad_slot(), Some(Damage::PageChecksum));
+            file.update(|meta| meta.epoch = 2).expect("an update");
+            assert_eq!(file.bad_slot(), None);
+            let loaded = MetaFile::load(&disk).expect("META");
+            assert_eq!((loaded.meta().epoch, loaded.bad_slot()), (2, None));
+        }
+    }
+
+    #[test]
+    fn impossible_fields_are_damage() {
+        let changes: [(&str, fn(&mut Meta)); 2] = [
+            ("epoch", |meta| meta.epoch = position::EPOCH_MAX + 1),
+            ("watermark", |meta| {
+                meta.watermark = position::first_position(1)
+            }),
+        ];
+        for (field, change) in changes {
+            let mut meta = fresh();
+            change(&mut meta);
+            let fault = Meta::decode(&meta.encode(1)).map(drop);
+            assert_eq!(fault, Err(PageFault::Damaged(Damage::Field(field))));
+        }
+    }
+
+    #[test]
+    fn the_secret_stays_out_of_debug_output() {
+        let meta = fresh();
+        let secret = format!("{:?}", meta.secret);
+        assert!(!format!("{meta:?}").contains(secret.trim_matches(['[', ']'])));
+    }
+}

@@ -50,7 +50,7 @@ mod tests {
     fn an_epoch_begins_at_its_first_position() {
         for epoch in [0, 1, 77, EPOCH_MAX] {
             assert_eq!(epoch_of(first_position(epoch)), epoch);
-            assert_eq!(epoch_of(first_position(epoch) + EPOCH_WORDS - 1), epoch);
+            assert_eq!(epoch_of(first_position(epoch) + (EPOCH_WORDS - 1)), epoch);
         }
         assert_eq!(first_position(3) - first_position(2), EPOCH_WORDS);
         assert_eq!(next_epoch(4), Some(5));

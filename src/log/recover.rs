@@ -144,7 +144,7 @@ pub(crate) fn recover(
     files.vet(origin.meta(), salvage)?;
     files.link(salvage)?;
     let candidates = scan_all(std::mem::take(&mut files.segments))?;
-    let verdict = judge::judge(&candidates, origin.meta().watermark, salvage)?;
+    let verdict = judge::judge(&candidates, origin.watermark(&candidates), salvage)?;
 
     let finish = Finish {
         storage,

@@ -208,3 +208,85 @@ fn for_each_chunk(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::simulated::SimulatedDisk;
+    use crate::log::scan::scan;
+
+    const BASE: u64 = 1 << 36;
+
+    /// A fill longer than a padding word can say, and one across the border of two chunks.
+    #[test]
+    fn fills_of_any_length_become_padding() {
+        let words = PADDING_WORDS_MAX + 4096;
+        let fills = [(FIRST_RECORD, 520), (520, 9000), (9000, words - 3)];
+        let disk = SimulatedDisk::new();
+        disk.put("file", &vec![0xAB; words as usize * 8 + 40_000]);
+        let file = disk.open("file").expect("a file");
+        Mend {
+            file: file.as_ref(),
+            base: BASE,
+            seed: 5,
+            header: None,
+            from: u64::MAX,
+            tail: words - 3,
+            fills: &fills,
+            cut: true,
+        }
+        .run()
+        .expect("a repair");
+        let memory = file.map(false).expect("a map");
+        assert_eq!(memory.words() as u64, words);
+        let found = scan(&memory, BASE, 5, u64::MAX);
+        assert_eq!((found.end, found.written_end), (words - 3, words - 3));
+        assert_eq!((found.spots.len(), found.records), (0, 0));
+        assert_eq!(memory.bytes(0, 4096), [0xAB; 4096], "not the header");
+    }
+
+    #[test]
+    fn what_is_before_the_first_page_in_doubt_is_not_written() {
+        let disk = SimulatedDisk::new();
+        disk.put("file", &[1; 5 * 4096]);
+        let file = disk.open("file").expect("a file");
+        Mend {
+            file: file.as_ref(),
+            base: BASE,
+            seed: 5,
+            header: None,
+            from: 3 * 512 + 1,
+            tail: 4 * 512 + 2,
+            fills: &[],
+            cut: false,
+        }
+        .run()
+        .expect("a repair");
+        let mut expected = vec![1; 5 * 4096];
+        expected[4 * 4096 + 16..].fill(0);
+        assert_eq!(disk.contents("file"), Some(expected));
+    }
+
+    #[test]
+    fn a_copy_is_kept_once_for_the_same_contents() {
+        let disk = SimulatedDisk::new();
+        let name = "segment-0000001000000000.log";
+        let first = "segment-0000001000000000.damaged";
+        disk.put(name, b"one");
+        assert_eq!(keep_copy(&disk, name).expect("a copy"), first);
+        assert_eq!(keep_copy(&disk, name).expect("the same"), first);
+        disk.put(name, b"two");
+        let second = keep_copy(&disk, name).expect("another");
+        assert_eq!(second, "segment-0000001000000000.2.damaged");
+        assert_eq!(disk.contents(first), Some(b"one".to_vec()));
+        assert_eq!(
+            disk.crash_all_lost().contents(&second),
+            Some(b"two".to_vec())
+        );
+        assert_eq!(
+            set_aside(&disk, name).expect("a name"),
+            "segment-0000001000000000.3.damaged"
+        );
+        assert_eq!(disk.crash_all_lost().contents(name), None);
+    }
+}

@@ -28,6 +28,8 @@ pub(crate) struct Scan {
     pub(crate) spots: Vec<Spot>,
     /// Records read.
     pub(crate) records: u64,
+    /// Word offset behind the last of them.
+    pub(crate) records_end: u64,
     /// The highest watermark that any record knew.
     pub(crate) watermark: u64,
     /// The latest store time in ms that any record mentions as past.
@@ -61,6 +63,7 @@ pub(crate) fn scan(memory: &Memory, base: u64, seed: u64, limit: u64) -> Scan {
         written_end: FIRST_RECORD.min(limit),
         spots: Vec::new(),
         records: 0,
+        records_end: FIRST_RECORD.min(limit),
         watermark: 0,
         high_water_ms: 0,
     };
@@ -69,6 +72,7 @@ pub(crate) fn scan(memory: &Memory, base: u64, seed: u64, limit: u64) -> Scan {
         let (next, damage) = match reader.range_at(from) {
             Range::Record(words, record) => {
                 scan.count(&record);
+                scan.records_end = from + words;
                 (Some(from + words), None)
             }
             Range::Padding(words) => (Some(from + words), None),
@@ -194,5 +198,183 @@ impl<'a> Reader<'a> {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::record::tests::{contents, encode};
+
+    const BASE: u64 = 7 << 36;
+    const SEED: u64 = 42;
+
+    /// A segment of the given ranges, each with its state; committed ones hold a record.
+    fn segment(words: usize, ranges: &[State]) -> (Memory, Vec<u64>) {
+        let memory = Memory::heap(words);
+        let mut offsets = Vec::new();
+        let mut at = FIRST_RECORD;
+        for (number, state) in ranges.iter().enumerate() {
+            let key = format!("so{number}");
+            let contents = contents(key.as_bytes(), b"response");
+            let bytes = encode(&contents, BASE + at, SEED);
+            memory.copy_in(at as usize * 8, &bytes);
+            let word = word::encode(contents.words(), *state, BASE + at, SEED);
+            memory
+                .word(at as usize)
+                .store(word.to_le(), Ordering::Release);
+            offsets.push(at);
+            at += contents.words();
+        }
+        offsets.push(at);
+        (memory, offsets)
+    }
+
+    fn spots(found: &Scan) -> Vec<(u64, u64, Damage)> {
+        found
+            .spots
+            .iter()
+            .map(|spot| (spot.from, spot.to, spot.damage))
+            .collect()
+    }
+
+    fn read(memory: &Memory) -> Scan {
+        scan(memory, BASE, SEED, u64::MAX)
+    }
+
+    const ALL: [State; 5] = [State::Committed; 5];
+
+    #[test]
+    fn a_chain_of_all_kinds_of_ranges() {
+        let states = [
+            State::Committed,
+            State::Padding,
+            State::Reserved,
+            State::Committed,
+        ];
+        let (memory, at) = segment(1024, &states);
+        let found = read(&memory);
+        assert_eq!(
+            (found.end, found.written_end, found.records),
+            (at[4], at[4], 2)
+        );
+        assert_eq!(found.records_end, at[4]);
+        assert_eq!(spots(&found), [(at[2], at[3], Damage::Unfinished)]);
+        assert_eq!(found.spots[0].records_before, 1);
+        assert_eq!((found.watermark, found.high_water_ms), (512, 30));
+    }
+
+    #[test]
+    fn an_empty_segment_and_a_full_one() {
+        let (memory, at) = segment(1024, &ALL);
+        let full = scan(&memory, BASE, SEED, at[5]);
+        assert_eq!((full.end, full.records), (at[5], 5));
+        // The last record reaches behind the limit.
+        let cut = scan(&memory, BASE, SEED, at[5] - 1);
+        assert_eq!(spots(&cut), [(at[4], at[5] - 1, Damage::Length)]);
+        let empty = read(&Memory::heap(1024));
+        assert_eq!((empty.end, empty.written_end, empty.records), (512, 512, 0));
+        for words in [0, 1, 511, 512] {
+            let short = read(&Memory::heap(words));
+            assert_eq!((short.end, short.records), (words as u64, 0));
+        }
+    }
+
+    #[test]
+    fn after_a_damaged_length_the_next_record_is_found() {
+        let (memory, at) = segment(1024, &ALL);
+        memory
+            .word(at[1] as usize)
+            .fetch_xor(1 << 20, Ordering::Relaxed);
+        let found = read(&memory);
+        assert_eq!(spots(&found), [(at[1], at[2], Damage::Length)]);
+        assert_eq!((found.end, found.records), (at[5], 4));
+    }
+
+    #[test]
+    fn after_a_bad_record_whose_length_is_good_the_walk_goes_on_at_once() {
+        let (memory, at) = segment(1024, &ALL);
+        memory
+            .word(at[1] as usize + 5)
+            .fetch_xor(1, Ordering::Relaxed);
+        memory
+            .word(at[2] as usize + 5)
+            .fetch_xor(1, Ordering::Relaxed);
+        let found = read(&memory);
+        let expected = [
+            (at[1], at[2], Damage::Checksum),
+            (at[2], at[3], Damage::Checksum),
+        ];
+        assert_eq!(spots(&found), expected);
+        assert_eq!(found.records, 3);
+    }
+
+    #[test]
+    fn zeros_in_the_middle_are_told_from_the_end() {
+        let (memory, at) = segment(1024, &ALL);
+        for word in at[1]..at[3] - 2 {
+            memory.word(word as usize).store(0, Ordering::Relaxed);
+        }
+        let found = read(&memory);
+        assert_eq!(spots(&found), [(at[1], at[3], Damage::Zeros)]);
+        assert_eq!((found.end, found.records), (at[5], 3));
+
+        for word in at[3]..at[5] {
+            memory.word(word as usize).store(0, Ordering::Relaxed);
+        }
+        // What is left of the third record proves nothing.
+        let found = read(&memory);
+        assert_eq!(spots(&found), []);
+        assert_eq!(
+            (found.end, found.written_end, found.records),
+            (at[1], at[3], 1)
+        );
+    }
+
+    #[test]
+    fn unreadable_bytes_at_the_end_are_one_spot() {
+        let (memory, at) = segment(1024, &ALL);
+        memory
+            .word(at[4] as usize)
+            .fetch_xor(1 << 40, Ordering::Relaxed);
+        let found = read(&memory);
+        assert_eq!(spots(&found), [(at[4], found.written_end, Damage::Length)]);
+        assert_eq!(found.end, found.written_end);
+        assert!(found.end > at[4] + 10 && found.end <= at[5]);
+    }
+
+    #[test]
+    fn a_record_of_another_place_is_damage_though_its_checksum_holds() {
+        let (memory, at) = segment(1024, &ALL);
+        let elsewhere = encode(&contents(b"so1", b"response"), BASE + at[1] + 1, SEED);
+        memory.copy_in(at[1] as usize * 8, &elsewhere);
+        let words = elsewhere.len() as u64 / 8;
+        let word = word::encode(words, State::Committed, BASE + at[1], SEED);
+        memory.word(at[1] as usize).store(word, Ordering::Relaxed);
+        assert_eq!(spots(&read(&memory)), [(at[1], at[2], Damage::Misplaced)]);
+    }
+
+    #[test]
+    fn another_segments_records_are_not_believed() {
+        let (memory, _) = segment(1024, &ALL);
+        for (base, seed) in [(BASE + 1024, SEED), (BASE, SEED + 1)] {
+            let found = scan(&memory, base, seed, u64::MAX);
+            assert_eq!((found.records, found.spots.len()), (0, 1));
+            assert_eq!(found.watermark, 0);
+        }
+    }
+
+    #[test]
+    fn nothing_behind_the_limit_is_looked_at() {
+        let (memory, at) = segment(1024, &ALL);
+        memory
+            .word(at[3] as usize)
+            .store(u64::MAX, Ordering::Relaxed);
+        let found = scan(&memory, BASE, SEED, at[3]);
+        assert_eq!(
+            (found.end, found.written_end, found.records),
+            (at[3], at[3], 3)
+        );
+        assert_eq!(spots(&found), []);
     }
 }

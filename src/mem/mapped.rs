@@ -27,10 +27,7 @@ pub(crate) struct Memory {
 }
 
 /// Keeps the words of a [`Memory`] where they are.
-#[cfg_attr(
-    not(any(test, feature = "testing")),
-    expect(dead_code, reason = "held for its drop")
-)]
+#[allow(dead_code, reason = "held for their drop")]
 enum Owner {
     Map(MmapRaw),
     Heap(Arc<[AtomicU64]>),

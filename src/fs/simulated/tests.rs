@@ -111,7 +111,8 @@ fn maps_share_with_the_file_and_hold_its_length() {
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     file.set_len(20).expect("no change");
     file.write_at(19, b"xx").expect_err("mapped");
-    file.set_len(8).expect("cut behind what the map is used for");
+    file.set_len(8)
+        .expect("cut behind what the map is used for");
     assert_eq!(memory.bytes(0, 8), b"by write");
     drop(memory);
     file.set_len(4096).expect("free to grow");

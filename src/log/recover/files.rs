@@ -116,6 +116,11 @@ impl Files {
         Ok(files)
     }
 
+    /// Whether none were found.
+    pub(super) fn is_empty(&self) -> bool {
+        self.raw.is_empty()
+    }
+
     /// META as far as headers tell it, from the newest that matches its file's name.
     pub(super) fn meta(&self) -> Option<Meta> {
         let true_headers = || {

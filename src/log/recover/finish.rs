@@ -59,7 +59,13 @@ impl Finish<'_> {
         let log_end = staying.last().map_or(0, Staying::end);
         let meta = self
             .origin
-            .settle(self.storage, report.clean, newest_epoch, log_end)
+            .settle(
+                self.storage,
+                report.clean,
+                newest_epoch,
+                self.verdict.watermark,
+                log_end,
+            )
             .map_err(RecoverError::io(META))?;
         if !report.clean {
             let names = leaving.iter().rev().map(String::as_str);

@@ -7,9 +7,9 @@ use crate::fs::Storage;
 use crate::log::header::FORMAT_VERSION;
 use crate::log::meta::{META, Meta, MetaError, MetaFile};
 use crate::log::position;
-use crate::log::recover::RecoverError;
 use crate::log::recover::files::Files;
 use crate::log::recover::listing::Listing;
+use crate::log::recover::{Candidate, RecoverError};
 
 /// How far the epoch jumps where the newest one may be unknown: META was rebuilt, or the slot that
 /// cannot be read was the newer one. Further than any number of opens that went with it.
@@ -85,7 +85,7 @@ impl Origin {
                 .map(Self::Rebuilt)
                 .ok_or(RecoverError::MetaMissing { segments }),
             // Nothing was ever written that it could be needed for.
-            Found::Damaged(_) if files.segments.is_empty() => fresh().map(Self::Rebuilt),
+            Found::Damaged(_) if files.is_empty() => fresh().map(Self::Rebuilt),
             Found::Damaged(slots) => files
                 .meta()
                 .map(Self::Rebuilt)
@@ -93,13 +93,32 @@ impl Origin {
         }
     }
 
+    /// Below which position everything is to be taken for durable, as far as META tells. Where it is
+    /// lost, that is the end of the last record that can be read: rather list one loss too many than
+    /// take durable records for a torn tail.
+    pub(super) fn watermark(&self, candidates: &[Candidate]) -> u64 {
+        match self {
+            Self::Loaded(file) => file.meta().watermark,
+            Self::New(_) => 0,
+            Self::Rebuilt(_) => {
+                let with_records = candidates.iter().filter(|each| each.scan.records > 0);
+                with_records
+                    .map(|each| each.file.base + each.scan.records_end)
+                    .max()
+                    .unwrap_or(0)
+            }
+        }
+    }
+
     /// Writes META where it is missing, claims more than the log holds, or lacks a slot. Afterwards
-    /// its epoch is not below `newest_epoch`, of which there are segments.
+    /// its epoch is not below `newest_epoch`, of which there are segments. `watermark` is the
+    /// judgement's.
     pub(super) fn settle(
         self,
         storage: &dyn Storage,
         clean: bool,
         newest_epoch: u64,
+        watermark: u64,
         log_end: u64,
     ) -> io::Result<MetaFile> {
         let jumped = |epoch: u64| (epoch.max(newest_epoch) + EPOCH_JUMP).min(position::EPOCH_MAX);
@@ -107,6 +126,7 @@ impl Origin {
             Self::New(meta) => MetaFile::create(storage, meta),
             Self::Rebuilt(mut meta) => {
                 meta.epoch = jumped(meta.epoch);
+                meta.watermark = watermark.min(log_end);
                 MetaFile::create(storage, meta)
             }
             Self::Loaded(mut file) => {

@@ -20,7 +20,10 @@ fn a_missing_segment_is_named_and_salvage_goes_on_without_it() {
         if last {
             assert_eq!(corruption.damage, Damage::EndsEarly);
         } else {
-            assert_eq!((corruption.damage, &corruption.file), (Damage::MissingSegment, name));
+            assert_eq!(
+                (corruption.damage, &corruption.file),
+                (Damage::MissingSegment, name)
+            );
         }
         let lost: Vec<u64> = records
             .iter()
@@ -50,7 +53,10 @@ fn a_log_without_any_segment_is_no_new_store() {
     let recovered = salvage(&disk);
     assert_eq!(seen(&recovered), []);
     assert_eq!(recovered.report.losses.len(), 1);
-    assert!(recovered.meta.meta().epoch >= 2, "no position is given out again");
+    assert!(
+        recovered.meta.meta().epoch >= 2,
+        "no position is given out again"
+    );
     drop(recovered);
     assert_settled(&disk, &[]);
 }
@@ -69,7 +75,10 @@ fn a_copied_or_swapped_segment_is_noticed() {
     assert_eq!(found.file, "segment-0000009000000000.log");
     let recovered = salvage(&disk);
     assert_eq!(seen(&recovered), records);
-    assert_eq!(recovered.report.kept_copies, ["segment-0000009000000000.damaged"]);
+    assert_eq!(
+        recovered.report.kept_copies,
+        ["segment-0000009000000000.damaged"]
+    );
     assert_eq!(recovered.meta.meta().epoch, 2, "a name alone is no epoch");
     drop(recovered);
     assert_settled(&disk, &records);
@@ -84,7 +93,11 @@ fn a_copied_or_swapped_segment_is_noticed() {
     let lost = |record: &&Seen| names[..2].contains(&place(&image, record.0).0);
     let expected: Vec<Seen> = records.iter().filter(|each| !lost(each)).cloned().collect();
     assert_eq!(seen(&recovered), expected);
-    assert_eq!(recovered.report.kept_copies.len(), 2 + 1, "and a copy of the header that changed");
+    assert_eq!(
+        recovered.report.kept_copies.len(),
+        2 + 1,
+        "and a copy of the header that changed"
+    );
     drop(recovered);
     assert_settled(&disk, &expected);
 }
@@ -186,7 +199,11 @@ fn a_later_version_is_refused_even_by_salvage() {
             });
             for salvage in [false, true] {
                 match recover(&disk, salvage, 0) {
-                    Err(RecoverError::Version { file, found: 7, supported: 1 }) => {
+                    Err(RecoverError::Version {
+                        file,
+                        found: 7,
+                        supported: 1,
+                    }) => {
                         assert_eq!(file, name);
                     }
                     other => panic!("{name}: {other:?}"),
@@ -212,8 +229,14 @@ fn a_missing_meta_is_rebuilt_by_salvage_only() {
     assert!(recovered.report.meta_rebuilt && !recovered.report.created);
     assert!(recovered.report.losses.is_empty());
     let rebuilt = recovered.meta.meta();
-    assert_eq!((rebuilt.store_id, rebuilt.secret), (meta.store_id, meta.secret));
-    assert!(rebuilt.epoch > meta.epoch, "epochs without a segment may have been used");
+    assert_eq!(
+        (rebuilt.store_id, rebuilt.secret),
+        (meta.store_id, meta.secret)
+    );
+    assert!(
+        rebuilt.epoch > meta.epoch,
+        "epochs without a segment may have been used"
+    );
     drop(recovered);
     assert_settled(&disk, &records);
 }
@@ -229,7 +252,10 @@ fn one_bad_slot_is_repaired_and_both_are_refused() {
         assert_eq!(recovered.report.meta_slot, Some(Damage::PageChecksum));
         assert!(!recovered.report.clean);
         assert_eq!(seen(&recovered), records);
-        assert!(recovered.meta.meta().epoch > meta.epoch, "the newer slot may be the bad one");
+        assert!(
+            recovered.meta.meta().epoch > meta.epoch,
+            "the newer slot may be the bad one"
+        );
         drop(recovered);
         assert_settled(&disk, &records);
     }

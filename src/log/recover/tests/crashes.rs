@@ -27,12 +27,20 @@ fn scenario(granule: usize, durable: usize, unsynced: usize, holes: bool) -> Sce
             writer.leave_hole(9);
         }
     }
-    Scenario { disk, records, durable }
+    Scenario {
+        disk,
+        records,
+        durable,
+    }
 }
 
 /// All that was durable, and of the rest a part without gaps.
 fn assert_prefix(found: &[Seen], scenario: &Scenario, what: &str) {
-    assert!(found.len() >= scenario.durable, "{what}: only {} records", found.len());
+    assert!(
+        found.len() >= scenario.durable,
+        "{what}: only {} records",
+        found.len()
+    );
     assert_eq!(found, &scenario.records[..found.len()], "{what}");
 }
 
@@ -58,7 +66,11 @@ fn whatever_survives_of_the_unsynced_pages_a_prefix_is_found() {
 fn every_combination_of_surviving_pages_of_a_small_log() {
     let scenario = scenario(512, 3, 5, false);
     let pages = scenario.disk.differences().len();
-    assert!((6..=12).contains(&pages), "{:?}", scenario.disk.differences());
+    assert!(
+        (6..=12).contains(&pages),
+        "{:?}",
+        scenario.disk.differences()
+    );
     let mut lengths = std::collections::BTreeSet::new();
     for answers in 0..1_u32 << pages {
         let mut question = 0;
@@ -83,9 +95,16 @@ fn with_holes_what_is_found_was_written_and_what_was_durable_is_found() {
         let disk = scenario.disk.crash_random(seed);
         let found = seen(&open(&disk).expect("a store"));
         assert!(found.len() >= scenario.durable);
-        assert_eq!(found[..scenario.durable], scenario.records[..scenario.durable]);
+        assert_eq!(
+            found[..scenario.durable],
+            scenario.records[..scenario.durable]
+        );
         let mut written = scenario.records.iter();
-        assert!(found.iter().all(|record| written.any(|other| other == record)));
+        assert!(
+            found
+                .iter()
+                .all(|record| written.any(|other| other == record))
+        );
         assert_settled(&disk, &found);
     }
 }
@@ -177,7 +196,9 @@ fn a_page_lost_in_the_middle_ends_the_log_when_it_was_not_durable() {
     let records = writer.append_some("x", 20);
     let (name, byte) = place(&writer.disk, records[11].0);
     let disk = writer.kill();
-    edit(&disk, &name, |bytes| bytes[byte - byte % 512..][..512].fill(0));
+    edit(&disk, &name, |bytes| {
+        bytes[byte - byte % 512..][..512].fill(0)
+    });
     let recovered = open(&disk).expect("a store");
     let found = seen(&recovered);
     let first_lost = records.iter().position(|record| {
@@ -208,7 +229,11 @@ fn a_later_segment_is_discarded_with_the_tail_before_it() {
     assert_eq!(seen(&recovered), records[..4]);
     let torn = recovered.report.torn_tail.clone().expect("a torn tail");
     assert_eq!((torn.file, torn.offset), (name, byte as u64));
-    assert_eq!(torn.segments, names.len() as u64 - 2, "all with records, not the empty one");
+    assert_eq!(
+        torn.segments,
+        names.len() as u64 - 2,
+        "all with records, not the empty one"
+    );
     drop(recovered);
     assert_eq!(segment_names(&disk), names[..1]);
     assert_settled(&disk, &records[..4]);

@@ -11,7 +11,12 @@ fn an_error_while_reading_is_reported_and_changes_nothing() {
     let mut unclean_records = records.clone();
     unclean_records.extend(writer.append_some("more", 20));
     let unclean = writer.kill();
-    let kinds = [OperationKind::List, OperationKind::Open, OperationKind::Read, OperationKind::Map];
+    let kinds = [
+        OperationKind::List,
+        OperationKind::Open,
+        OperationKind::Read,
+        OperationKind::Map,
+    ];
     for (image, records) in [(&closed, &records), (&unclean, &unclean_records)] {
         for kind in kinds {
             for after in 0.. {
@@ -74,7 +79,11 @@ fn an_error_while_repairing_is_reported_and_the_next_open_ends_it() {
 #[test]
 fn a_store_that_could_not_be_made_can_be_made_later() {
     for after in 0..2 {
-        for kind in [OperationKind::Create, OperationKind::Write, OperationKind::Rename] {
+        for kind in [
+            OperationKind::Create,
+            OperationKind::Write,
+            OperationKind::Rename,
+        ] {
             let disk = SimulatedDisk::new();
             disk.fail(FaultPlan::new(kind, Fault::NoSpace).after(after));
             let failed = open(&disk).is_err();

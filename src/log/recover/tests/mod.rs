@@ -147,11 +147,17 @@ impl Writer {
         let tail = self.tail();
         let active = self.active();
         let (name, base) = (active.name.clone(), active.base);
-        let unused = self.segments.pop().expect("a prepared segment").name.clone();
+        let unused = self
+            .segments
+            .pop()
+            .expect("a prepared segment")
+            .name
+            .clone();
         self.segments.clear();
         self.disk.remove(&unused).expect("a removal");
         let file = self.disk.open(&name).expect("a segment");
-        file.set_len(((tail - base) * 8).next_multiple_of(4096)).expect("a cut");
+        file.set_len(((tail - base) * 8).next_multiple_of(4096))
+            .expect("a cut");
         file.sync_data().expect("a sync");
         self.disk.sync_directory().expect("a sync");
         let now_ms = self.now_ms;
@@ -205,7 +211,10 @@ fn seen(recovered: &Recovered) -> Vec<Seen> {
     }
     assert_eq!(recovered.report.records, records.len() as u64);
     assert_eq!(recovered.report.segments, recovered.segments.len() as u64);
-    let end = recovered.segments.last().map_or((0, 0), |last| (last.base, last.tail()));
+    let end = recovered
+        .segments
+        .last()
+        .map_or((0, 0), |last| (last.base, last.tail()));
     assert_eq!((recovered.previous, recovered.log_end), (end, end.1));
     assert!(position::epoch_of(recovered.log_end) <= recovered.meta.meta().epoch);
     assert!(recovered.meta.meta().watermark <= recovered.log_end);
@@ -251,7 +260,10 @@ fn edit(disk: &SimulatedDisk, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
 
 /// Names of the segments, in order.
 fn segment_names(disk: &SimulatedDisk) -> Vec<String> {
-    disk.names().into_iter().filter(|name| name.ends_with(".log")).collect()
+    disk.names()
+        .into_iter()
+        .filter(|name| name.ends_with(".log"))
+        .collect()
 }
 
 /// The segment and byte where a record stands.
@@ -264,9 +276,13 @@ fn place(disk: &SimulatedDisk, sequence: u64) -> (String, usize) {
     found.expect("a segment")
 }
 
-/// Everything but the names in `without`.
+/// Everything but the records of the sequences in `without`.
 fn all_without(records: &[Seen], without: &[u64]) -> Vec<Seen> {
-    records.iter().filter(|record| !without.contains(&record.0)).cloned().collect()
+    records
+        .iter()
+        .filter(|record| !without.contains(&record.0))
+        .cloned()
+        .collect()
 }
 
 fn fork(disk: &SimulatedDisk) -> SimulatedDisk {

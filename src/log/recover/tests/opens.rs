@@ -103,7 +103,10 @@ fn what_a_dead_writer_copied_into_its_hole_is_wiped() {
     let segment = writer.active();
     segment.copy_in((hole - segment.base) as usize * 8 + 40, b"half a secret");
     let records = vec![writer.append(b"sokey", b"done")];
-    let (name, byte) = (segment_names(&writer.disk)[0].clone(), (hole % (1 << 36)) as usize * 8);
+    let (name, byte) = (
+        segment_names(&writer.disk)[0].clone(),
+        (hole % (1 << 36)) as usize * 8,
+    );
     let disk = writer.kill();
     assert_eq!(seen(&open(&disk).expect("a store")), records);
     let bytes = disk.contents(&name).expect("a segment");
@@ -136,7 +139,10 @@ fn a_watermark_in_an_empty_segment_is_no_loss() {
     drop(writer);
     let mut writer = Writer::open(&disk);
     let watermark = writer.sync();
-    writer.meta.update(|meta| meta.watermark = watermark).expect("META");
+    writer
+        .meta
+        .update(|meta| meta.watermark = watermark)
+        .expect("META");
     // A segment prepared since knows it, too.
     writer.prepare();
     let image = writer.kill();
@@ -160,8 +166,11 @@ fn a_watermark_in_an_empty_segment_is_no_loss() {
 #[test]
 fn leftovers_of_a_preparation_go() {
     let (disk, records) = closed_store();
-    for name in ["META.tmp", "segment-0000009000000000.log.tmp", "segment-0000009000000000.idx.tmp"]
-    {
+    for name in [
+        "META.tmp",
+        "segment-0000009000000000.log.tmp",
+        "segment-0000009000000000.idx.tmp",
+    ] {
         disk.put(name, b"half");
     }
     assert_settled(&disk, &records);
@@ -172,7 +181,10 @@ fn leftovers_of_a_preparation_go() {
 fn the_clock_goes_on_from_the_latest_time_anything_mentions() {
     let disk = SimulatedDisk::new();
     let mut writer = Writer::open(&disk);
-    writer.meta.update(|meta| meta.high_water_ms = 5_000_000).expect("META");
+    writer
+        .meta
+        .update(|meta| meta.high_water_ms = 5_000_000)
+        .expect("META");
     writer.now_ms = 7_000_000;
     writer.append_some("x", 1);
     let offset = writer.reserve(20);
@@ -182,5 +194,8 @@ fn the_clock_goes_on_from_the_latest_time_anything_mentions() {
     let bytes = encode_at(&late, segment.base + offset, 0, segment.seed);
     segment.copy_in(offset as usize * 8 + 8, &bytes[8..]);
     segment.finish(offset, late.words(), State::Committed);
-    assert_eq!(open(&writer.kill()).expect("a store").high_water_ms, 9_000_000);
+    assert_eq!(
+        open(&writer.kill()).expect("a store").high_water_ms,
+        9_000_000
+    );
 }
