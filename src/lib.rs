@@ -1,9 +1,195 @@
 //! An embedded idempotency-key store: one atomic call makes a retried operation safe.
+//!
+//! A client that got no answer repeats its request; a queue delivers an event again; a user clicks
+//! twice. For each of them this crate answers one question, atomically and durably: *has this been
+//! done, is it being done, or is it mine to do?* A service links it, opens a directory, and asks
+//! with [`Store::claim`].
+//!
+//! What it adds to a table with a unique key is the crash in between. Where an owner dies between
+//! doing the work and noting that it did, the key becomes **interrupted**: it is never run again in
+//! silence, and never stuck. The next caller owns it and is told that the outcome is unknown.
+//!
+//! One store belongs to one process. Several replicas need routing by key; see the README for what
+//! to do with them.
+//!
+//! # Quick start
+//!
+//! ```
+//! use oncekey::{Claim, Fingerprint, Key, Replay, Store};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! let store = Store::open(directory.path())?;
+//!
+//! // Who asks, for what, and which one; and what the key stands for.
+//! let key = Key::new("acct_1", "POST /v1/payments", "order-17")?;
+//! let request = Fingerprint::of(br#"{"amount":1200,"currency":"eur"}"#);
+//!
+//! // The first to come owns the operation, does the work, and stores the answer.
+//! let Claim::Started(operation) = store.claim(&key, request)? else {
+//!     panic!("nobody was here before")
+//! };
+//! operation.complete(b"paid")?;
+//!
+//! // Everybody after that is given it.
+//! let Claim::Completed(saved) = store.claim(&key, request)? else {
+//!     panic!("it was completed")
+//! };
+//! let Replay::Response(answer) = saved.by_scope()? else {
+//!     panic!("the answer was stored")
+//! };
+//! assert_eq!(&answer[..], b"paid");
+//!
+//! // Unless they come with another request under the same key.
+//! let other = Fingerprint::of(br#"{"amount":9900,"currency":"eur"}"#);
+//! assert!(matches!(store.claim(&key, other)?, Claim::Mismatch(_)));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Tasks
+//!
+//! | to | use |
+//! |---|---|
+//! | start an operation, or learn what became of it | [`Store::claim`], [`Store::claim_async`] |
+//! | store its result, or say that nothing happened | [`Operation::complete`], [`Operation::release`] |
+//! | wait for whoever is at work on the same key | [`InProgress::wait`], [`InProgress::wait_async`] |
+//! | hand a stored result out, to those who may see it | [`Saved::by_scope`], [`Saved::for_principal`] |
+//! | do claim, work and completion in one call | [`Store::run`], [`Store::run_async`] |
+//! | take a whole batch with one sync | [`Store::claim_many`] |
+//! | go on after an interruption | [`Operation::previous`], [`Operation::checkpoint`] |
+//! | call another system that must not act twice | [`Operation::downstream_key`] |
+//! | be safe from an owner that hangs | [`Lease::For`], [`Operation::renew`] |
+//! | shut a late owner out of what it writes to | [`Operation::token`] |
+//! | go on with the work elsewhere, through a queue | [`Operation::into_ticket`], [`Store::resume`] |
+//! | refuse retries that are older than results are kept | [`ClaimOptions::first_sent`] |
+//! | look at a key without claiming it | [`Store::get`] |
+//! | find keys that hang or wait to be reconciled | [`Store::pending`], [`Store::interrupted`] |
+//! | free a key by hand | [`Store::interrupt`], [`Store::forget`] |
+//! | choose durability, retention, limits | [`Options`], [`ClaimOptions`], [`limits`] |
+//! | see what a crash left | [`Store::recovery_report`] |
+//! | test leases and retention without waiting | [`ManualClock`] |
+//!
+//! ## Going on after an interruption
+//!
+//! What an interrupted attempt did is for its owner to find out. Three things help: a note it left,
+//! a key for the other system that is the same in every attempt, and the number of the attempt.
+//!
+//! ```
+//! # use oncekey::{Claim, Fingerprint, Key, Store};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! # let store = Store::open(directory.path())?;
+//! # let key = Key::new("acct_1", "POST /v1/payments", "order-18")?;
+//! # let request = Fingerprint::of(b"500 eur");
+//! let Claim::Started(mut first) = store.claim(&key, request)? else {
+//!     panic!("the key was free")
+//! };
+//! let charge_key = first.downstream_key("charge");
+//! first.checkpoint(b"charge requested")?;
+//! drop(first); // A panic, an early return, a cancelled future or a crash.
+//!
+//! let Claim::Interrupted(second) = store.claim(&key, request)? else {
+//!     panic!("the first attempt ended without a word")
+//! };
+//! let previous = second.previous().expect("there was an attempt before");
+//! assert_eq!((previous.attempt, second.attempt()), (1, 2));
+//! assert_eq!(previous.checkpoint.as_deref(), Some(&b"charge requested"[..]));
+//! // Asked again under this key, a provider that deduplicates charges once.
+//! assert_eq!(second.downstream_key("charge"), charge_key);
+//! second.complete(b"paid")?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! ## Consuming events once
+//!
+//! An event's id says all, so there is nothing to compare, and no answer to keep.
+//!
+//! ```
+//! # use oncekey::{Claim, Fingerprint, Key, Store};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! # let store = Store::open(directory.path())?;
+//! # let mut mails = 0;
+//! for event_id in ["evt_1", "evt_2", "evt_1"] {
+//!     let key = Key::new("", "order-mailer", event_id)?;
+//!     match store.claim(&key, Fingerprint::none())? {
+//!         Claim::Started(operation) => {
+//! #           mails += 1;
+//!             // Send the mail, then:
+//!             operation.complete_without_response()?;
+//!         }
+//!         Claim::Interrupted(operation) => {
+//!             // Perhaps it was sent: better none than two, or better two than none?
+//!             operation.complete_without_response()?;
+//!         }
+//!         _ => { /* done, or being done: acknowledge it, or leave it for later */ }
+//!     }
+//! }
+//! # assert_eq!(mails, 2);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Guarantees
+//!
+//! * Of any number of concurrent claims on one key, exactly one gets [`Claim::Started`] or
+//!   [`Claim::Interrupted`]: across threads, tasks, crashes and restarts.
+//! * Until its retention is over a completed key answers with the same bytes. No live key is ever
+//!   evicted: a full disk is an error at the claim, before any work, and room for its completion is
+//!   set aside with it.
+//! * When a store is opened, every key that an earlier process left pending is interrupted at once.
+//! * An owner that was overtaken can change nothing: it gets [`WriteError::LeaseLost`].
+//! * An acknowledged write survives what its [`Durability`] says, and no answer is given that rests
+//!   on a weaker one than its caller's.
+//! * Damage to durable data is an error that names it, when the store is opened.
+//!
+//! What no store can promise: that the effect in another system and its mark here are one step. That
+//! is what interrupted keys, checkpoints and downstream keys are for.
+//!
+//! This version does not reclaim disk space: the log only grows.
+//!
+//! # Threads, tasks, runtimes
+//!
+//! [`Store`] is a handle that clones cheaply and goes into every thread and task; [`Operation`] is
+//! `Send + 'static` and borrows nothing. Calls that may wait have a blocking form and an `async` one
+//! that needs no particular runtime; opening and closing only block. A future never runs a sync on
+//! its executor's thread, and a waiter holds no thread. Dropping the last handle closes the store,
+//! which does sync: in an async program call [`Store::close`] on a thread that may block. A store has
+//! two threads of its own, and a third once a future waits for a lease to end.
+//!
+//! # Features
+//!
+//! None is on by default.
+//!
+//! * `testing`: the module `testing` with a simulated disk that loses what was not synced, tears
+//!   pages and fails on demand, and `Options::open_simulated` to open a store on it. For tests of a
+//!   service; nothing else changes.
+//!
+//! # Guides
+//!
+//! * [design](documentation::design): what was built and why
+//! * [format](documentation::format): every byte on disk
+//! * [durability](documentation::durability): levels, crashes, full disks, file systems, copies
 #![deny(unsafe_code, unsafe_op_in_unsafe_fn)]
 #![deny(clippy::undocumented_unsafe_blocks)]
 
-#[cfg(not(oncekey_loom))]
-mod full {}
+/// Guides: the pages under `docs/` in the repository.
+#[cfg(doc)]
+pub mod documentation {
+    #[doc = include_str!("../docs/design.md")]
+    pub mod design {}
+    #[doc = include_str!("../docs/durability.md")]
+    pub mod durability {}
+    #[doc = include_str!("../docs/format.md")]
+    pub mod format {}
+}
+
+/// The code in the README is compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 mod fs;
 mod log;

@@ -322,7 +322,8 @@ pub(crate) mod tests {
     #[test]
     fn fields_that_contradict_each_other_are_refused() {
         let base = header().base;
-        let cases: [(&str, fn(&mut Header)); 11] = [
+        type Change = fn(&mut Header);
+        let cases: [(&str, Change); 11] = [
             ("file bytes", |header| header.file_bytes = 4097),
             ("file bytes", |header| header.file_bytes = 4096),
             ("file bytes", |header| {

@@ -406,7 +406,8 @@ mod tests {
 
     #[test]
     fn impossible_fields_are_damage() {
-        let changes: [(&str, fn(&mut Meta)); 2] = [
+        type Change = fn(&mut Meta);
+        let changes: [(&str, Change); 2] = [
             ("epoch", |meta| meta.epoch = position::EPOCH_MAX + 1),
             ("watermark", |meta| {
                 meta.watermark = position::first_position(1)

@@ -15,8 +15,8 @@ use crate::log::word::{self, State};
 
 /// How much is read and written at once; whole pages.
 const CHUNK_BYTES: usize = 16 * PAGE_BYTES;
-/// Words of the longest padding that is written.
-const PADDING_WORDS_MAX: u64 = 1 << 23;
+/// Words of the longest padding that is written; a word could say more.
+const PADDING_WORDS_MAX: u64 = 1 << 20;
 
 /// What to do to one segment. Its map must be gone: the file may get another length.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 //! segment before that keeps it mapped; its number is given out again only when the table holds the
 //! last reference.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
@@ -13,19 +13,26 @@ use parking_lot::Mutex;
 use crate::log::segment::Segment;
 
 /// How many segments can exist at once: an index slot has 16 bits for the number.
-pub(crate) const SEGMENTS_MAX: usize = 1 << 16;
+pub(crate) const SEGMENTS_MAX: usize = CHUNKS * CHUNK;
+const CHUNKS: usize = 256;
+const CHUNK: usize = 256;
+
+const _: () = assert!(SEGMENTS_MAX == 1 << 16);
+
+/// Entries come in chunks: most stores have few segments.
+type Chunk = [ArcSwapOption<Segment>; CHUNK];
 
 /// Number → segment.
 #[derive(Debug)]
 pub(crate) struct Segments {
-    entries: Box<[ArcSwapOption<Segment>]>,
-    next: Mutex<usize>,
+    chunks: Box<[OnceLock<Box<Chunk>>; CHUNKS]>,
+    next: Mutex<u16>,
 }
 
 impl Segments {
     pub(crate) fn new() -> Self {
         Self {
-            entries: (0..SEGMENTS_MAX).map(|_| ArcSwapOption::empty()).collect(),
+            chunks: Box::new([const { OnceLock::new() }; CHUNKS]),
             next: Mutex::new(0),
         }
     }
@@ -33,21 +40,19 @@ impl Segments {
     /// A number that no segment has, or `None` when all are taken.
     pub(crate) fn free_number(&self) -> Option<u16> {
         let mut next = self.next.lock();
-        let start = *next;
-        let free = (0..SEGMENTS_MAX)
-            .map(|step| (start + step) % SEGMENTS_MAX)
-            .find(|number| {
-                self.entries
-                    .get(*number)
-                    .is_some_and(|entry| entry.load().is_none())
-            })?;
-        *next = (free + 1) % SEGMENTS_MAX;
-        u16::try_from(free).ok()
+        let free = (0..=u16::MAX)
+            .map(|step| next.wrapping_add(step))
+            .find(|number| self.load(*number).is_none())?;
+        *next = free.wrapping_add(1);
+        Some(free)
     }
 
     /// Makes a segment reachable under its number.
     pub(crate) fn insert(&self, segment: &Arc<Segment>) {
-        let entry = &self.entries[usize::from(segment.number)];
+        let (chunk, place) = locate(segment.number);
+        let chunk = self.chunks[chunk]
+            .get_or_init(|| Box::new(std::array::from_fn(|_| ArcSwapOption::empty())));
+        let entry = &chunk[place];
         assert!(
             entry.load().is_none(),
             "segment number {} is taken",
@@ -58,14 +63,23 @@ impl Segments {
 
     /// The segment of this number.
     pub(crate) fn load(&self, number: u16) -> Guard<Option<Arc<Segment>>> {
-        self.entries[usize::from(number)].load()
+        let (chunk, place) = locate(number);
+        match self.chunks[chunk].get() {
+            Some(chunk) => chunk[place].load(),
+            None => Guard::from_inner(None),
+        }
     }
 
     /// How many segments exist.
     pub(crate) fn count(&self) -> usize {
-        self.entries
-            .iter()
+        let chunks = self.chunks.iter().filter_map(OnceLock::get);
+        chunks
+            .flat_map(|chunk| chunk.iter())
             .filter(|entry| entry.load().is_some())
             .count()
     }
+}
+
+fn locate(number: u16) -> (usize, usize) {
+    (usize::from(number) / CHUNK, usize::from(number) % CHUNK)
 }

@@ -129,7 +129,7 @@ impl Files {
                 .map(|(file, _)| file)
                 .filter(|file| file.header.base == file.base)
         };
-        let newest = &true_headers().last()?.header;
+        let newest = &true_headers().next_back()?.header;
         let created_ms = true_headers().map(|file| file.header.created_ms).min()?;
         Some(Meta {
             store_id: newest.store_id,

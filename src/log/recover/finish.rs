@@ -92,27 +92,20 @@ impl Finish<'_> {
         })
     }
 
-    /// Whether everything is as a proper close left it.
+    /// Whether everything is as a proper close left it. The log then ends where META says, so that
+    /// whatever is wrong before that is among the losses.
     fn is_clean(&self, candidates: &[Candidate]) -> bool {
         let Origin::Loaded(file) = &self.origin else {
             return false;
         };
-        let meta = file.meta();
-        let whole =
-            |candidate: &Candidate| candidate.scan.spots.is_empty() && !candidate.file.new_header;
-        let end = candidates
-            .last()
-            .map_or(0, |last| last.file.base + last.scan.end);
-        meta.clean
+        let last = candidates.last();
+        let end = last.map_or(0, |last| last.file.base + last.scan.end);
+        file.meta().clean
             && file.bad_slot().is_none()
-            && meta.watermark == end
-            && !self.verdict.torn
+            && file.meta().watermark == end
+            && last.is_none_or(|last| last.scan.written_end == last.scan.end)
             && self.files.losses.is_empty()
             && self.verdict.losses.is_empty()
-            && candidates.iter().all(whole)
-            && candidates
-                .last()
-                .is_none_or(|last| last.scan.written_end == last.scan.end)
     }
 
     fn high_water_ms(&self, candidates: &[Candidate]) -> u64 {

@@ -17,8 +17,6 @@ pub(super) struct Verdict {
     pub(super) watermark: u64,
     /// The segments that stay, in order; those behind them are discarded.
     pub(super) kept: Vec<Kept>,
-    /// Whether the log was cut before the end of what was written.
-    pub(super) torn: bool,
     /// Unfinished ranges that were skipped.
     pub(super) holes: u64,
     /// Durable ranges that were given up.
@@ -59,14 +57,12 @@ pub(super) fn judge(
     let mut verdict = Verdict {
         watermark,
         kept: Vec::with_capacity(candidates.len()),
-        torn: false,
         holes: 0,
         losses: Vec::new(),
     };
     for (index, candidate) in candidates.iter().enumerate() {
         let last = index + 1 == candidates.len();
         if verdict.take(candidate, last, salvage)? {
-            verdict.torn = true;
             break;
         }
     }

@@ -163,26 +163,27 @@ fn power_lost_while_recovering_from_a_kill() {
 }
 
 /// After a failed sync the page cache holds what the disk does not. Whatever the next open answers
-/// must be durable by then.
+/// must be durable by then, in the segment where the log ends and in those before.
 #[test]
 fn what_a_failed_sync_left_in_the_cache_is_written_again() {
-    for after in 0..4 {
+    for segment_bytes in [SEGMENT_BYTES, 5 * 4096] {
         let mut scenario = scenario(512, 7, 0, false);
         let disk = fork(&scenario.disk);
-        let mut writer = Writer::open(&disk);
-        scenario.records.extend(writer.append_some("lost", 12));
-        disk.fail(
-            FaultPlan::new(OperationKind::Sync, Fault::InputOutput)
-                .on("segment")
-                .after(after % 2)
-                .drops_pages(),
-        );
+        let mut writer = Writer::open_with(&disk, segment_bytes);
+        scenario.records.extend(writer.append_some("lost", 80));
+        let plan = FaultPlan::new(OperationKind::Sync, Fault::InputOutput).sticky();
+        disk.fail(plan.drops_pages());
         for segment in &writer.segments {
-            drop(segment.file.sync_data());
+            segment.file.sync_data().expect_err("a fault");
         }
         disk.heal();
         let killed = writer.kill();
+        assert_ne!(
+            seen(&open(&killed.crash_all_lost()).expect("a store")),
+            scenario.records
+        );
         let recovered = open(&killed).expect("a store");
+        assert!(recovered.segments.len() > 2);
         let found = seen(&recovered);
         assert_eq!(found, scenario.records);
         drop(recovered);

@@ -1,7 +1,12 @@
 //! I/O errors, at every operation of a recovery.
 
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
 use super::*;
 use crate::fs::simulated::{Fault, FaultPlan, OperationKind};
+use crate::fs::{FileEntry, StorageFile};
 
 /// An error while reading is an error, and never the end of the log.
 #[test]
@@ -115,4 +120,114 @@ fn assert_settled_after(disk: &SimulatedDisk, records: &[Seen]) {
     assert_eq!(seen(&recovered), records);
     drop(recovered);
     assert_settled(disk, records);
+}
+
+/// A disk whose page cache drops one clean page of a segment between the scan and the repair, so
+/// that what an earlier sync failed to write is gone.
+#[derive(Debug)]
+struct Forgetful {
+    disk: SimulatedDisk,
+    page: u64,
+}
+
+#[derive(Debug)]
+struct ForgetfulFile {
+    file: Arc<dyn StorageFile>,
+    page: u64,
+    maps: AtomicU64,
+}
+
+impl Storage for Forgetful {
+    fn list(&self) -> io::Result<Vec<FileEntry>> {
+        self.disk.list()
+    }
+
+    fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn StorageFile>> {
+        self.disk.create(name, len)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn StorageFile>> {
+        let file = self.disk.open(name)?;
+        if !name.starts_with("segment") {
+            return Ok(file);
+        }
+        Ok(Arc::new(ForgetfulFile {
+            file,
+            page: self.page,
+            maps: AtomicU64::new(0),
+        }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        self.disk.sync_directory()
+    }
+}
+
+impl StorageFile for ForgetfulFile {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        if self.maps.load(Ordering::Relaxed) == 1 {
+            self.maps.store(2, Ordering::Relaxed);
+            self.file.write_at(self.page * 4096, &[0; 4096])?;
+        }
+        self.file.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_at(offset, bytes)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn map(&self, populate: bool) -> io::Result<Memory> {
+        self.maps.fetch_add(1, Ordering::Relaxed);
+        self.file.map(populate)
+    }
+}
+
+#[test]
+fn a_page_that_the_cache_drops_during_recovery_is_not_answered_from() {
+    for page in 1..=3 {
+        let mut writer = Writer::open_with(&SimulatedDisk::new(), 5 * 4096);
+        let records = writer.append_some("x", 70);
+        assert!(writer.tail() - writer.active().base > 3 * 512);
+        let disk = writer.kill();
+        let forgetful = Forgetful {
+            disk: disk.clone(),
+            page,
+        };
+        match recover(&forgetful, false, 0) {
+            Err(RecoverError::Io { file, source }) => {
+                assert!(file.starts_with("segment"), "{file}");
+                assert!(
+                    source.to_string().contains("open the store again"),
+                    "{source}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        let recovered = open(&disk).expect("a store");
+        let found = seen(&recovered);
+        assert!(found.len() < records.len());
+        assert_eq!(found, records[..found.len()]);
+        drop(recovered);
+        assert_settled(&disk, &found);
+    }
 }

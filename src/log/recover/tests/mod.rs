@@ -27,6 +27,7 @@ type Seen = (u64, Vec<u8>, Vec<u8>);
 struct Writer {
     disk: SimulatedDisk,
     meta: MetaFile,
+    segment_bytes: u64,
     /// Segments of this open, the one that is written first.
     segments: Vec<Segment>,
     next_base: u64,
@@ -38,11 +39,12 @@ struct Writer {
 impl Writer {
     /// Opens the store as the engine does, with one segment to write and one prepared.
     fn open(disk: &SimulatedDisk) -> Self {
-        let recovered = open(disk).expect("a store");
-        Self::go_on(disk, recovered)
+        Self::open_with(disk, SEGMENT_BYTES)
     }
 
-    fn go_on(disk: &SimulatedDisk, recovered: Recovered) -> Self {
+    /// The same with segments of another size.
+    fn open_with(disk: &SimulatedDisk, segment_bytes: u64) -> Self {
+        let recovered = open(disk).expect("a store");
         let mut meta = recovered.meta;
         let epoch = position::next_epoch(meta.meta().epoch).expect("an epoch");
         meta.update(|meta| {
@@ -53,6 +55,7 @@ impl Writer {
         let mut writer = Self {
             disk: disk.clone(),
             meta,
+            segment_bytes,
             segments: Vec::new(),
             next_base: position::first_position(epoch),
             previous: recovered.previous,
@@ -67,7 +70,7 @@ impl Writer {
     fn prepare(&mut self) {
         let meta = self.meta.meta();
         let header = Header {
-            file_bytes: SEGMENT_BYTES,
+            file_bytes: self.segment_bytes,
             store_id: meta.store_id,
             base: self.next_base,
             previous_base: self.previous.0,
