@@ -74,13 +74,17 @@ pub(crate) fn block_with_timeout<T>(
 }
 
 fn with_parker<T>(body: impl FnOnce(&Parker, &mut Context<'_>) -> T) -> T {
-    let of_thread = PARKER.try_with(|cell| {
-        let (parker, waker) = cell.get_or_init(new_parker);
-        (Arc::clone(parker), waker.clone())
-    });
+    let mut body = Some(body);
+    let mut run = |(parker, waker): &(Arc<Parker>, Waker)| {
+        body.take()
+            .map(|body| body(parker, &mut Context::from_waker(waker)))
+    };
     // A thread that is ending has no thread-locals any more, but its destructors may still call us.
-    let (parker, waker) = of_thread.unwrap_or_else(|_| new_parker());
-    body(&parker, &mut Context::from_waker(&waker))
+    let done = match PARKER.try_with(|cell| run(cell.get_or_init(new_parker))) {
+        Ok(done) => done,
+        Err(_) => run(&new_parker()),
+    };
+    done.unwrap_or_else(|| unreachable!("the body runs once"))
 }
 
 fn new_parker() -> (Arc<Parker>, Waker) {

@@ -68,10 +68,8 @@ impl Timer {
     pub(crate) fn stop(&self) {
         self.shared.state.lock().stopped = true;
         self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.lock().take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the timer thread panicked");
+        if let Some(thread) = self.thread.lock().take() {
+            join(thread);
         }
     }
 
@@ -91,6 +89,18 @@ impl Timer {
 impl Drop for Alarm {
     fn drop(&mut self) {
         self.shared.state.lock().alarms.remove(&self.key);
+    }
+}
+
+/// Waits for a thread of the store to end, unless it is this one: a waker that we call may drop the
+/// last handle of the store.
+pub(crate) fn join(thread: JoinHandle<()>) {
+    if thread.thread().id() == std::thread::current().id() {
+        return;
+    }
+    let name = thread.thread().name().unwrap_or_default().to_owned();
+    if thread.join().is_err() {
+        tracing::error!(name, "a thread of the store panicked");
     }
 }
 

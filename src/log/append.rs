@@ -76,6 +76,7 @@ impl Appender {
     /// end of a segment cannot be paid for. The promise is then still the caller's.
     pub(crate) fn reserve(&self, words: u64) -> Result<Reservation, NoSpace> {
         let mut paid = 0;
+        let mut rolled = false;
         loop {
             // A segment is closed once, by whoever takes its last word: that one settles the slop.
             let active = self.active.load();
@@ -89,6 +90,7 @@ impl Appender {
                         segment: active,
                         offset,
                         words,
+                        rolled,
                         finished: false,
                     });
                 }
@@ -107,7 +109,7 @@ impl Appender {
                             .give_back(self.space.slop().saturating_sub(remainder));
                         paid = 0;
                     }
-                    self.roll_over(&active);
+                    rolled |= self.roll_over(&active);
                 }
             }
         }
@@ -170,10 +172,11 @@ impl Appender {
         std::mem::take(&mut self.roll.lock().ready)
     }
 
-    fn roll_over(&self, full: &Segment) {
+    /// Makes the next segment active, unless somebody else has.
+    fn roll_over(&self, full: &Segment) -> bool {
         let mut roll = self.roll.lock();
         if self.active.load().base != full.base {
-            return;
+            return false;
         }
         let next = roll
             .ready
@@ -181,6 +184,7 @@ impl Appender {
             .expect("room that was promised is in a prepared segment");
         roll.chain.push_back(Arc::clone(&next));
         self.active.store(next);
+        true
     }
 }
 
@@ -190,6 +194,7 @@ pub(crate) struct Reservation {
     segment: Loaded<Segment>,
     offset: u64,
     words: u64,
+    rolled: bool,
     finished: bool,
 }
 
@@ -213,6 +218,11 @@ impl Reservation {
 
     pub(crate) fn segment(&self) -> &Segment {
         &self.segment
+    }
+
+    /// Whether taking it made another segment active.
+    pub(crate) fn rolled(&self) -> bool {
+        self.rolled
     }
 
     /// First byte of the range within the segment.

@@ -19,6 +19,7 @@ use crate::log::prepare::{self, Preparer, Room, Task, Zeroing};
 use crate::log::record::{COVERED_FROM, CRC_OFFSET, Contents, HEAD_BYTES, checksum};
 use crate::log::segment::{HEADER_BYTES, Segment};
 use crate::log::table::Segments;
+use crate::timer::join;
 
 /// How often an idle store looks whether its clock must be written down.
 const IDLE: Duration = Duration::from_secs(5);
@@ -143,7 +144,6 @@ impl Log {
     ///
     /// [`NoSpace`] as told at [`Appender::reserve`]; nothing is written and the promise is kept.
     pub(crate) fn append(&self, contents: &Contents<'_>) -> Result<Appended, NoSpace> {
-        let active = self.shared.appender.active().base;
         let reservation = self.shared.appender.reserve(contents.words())?;
         let segment = reservation.segment();
         let start = reservation.byte_offset();
@@ -159,7 +159,7 @@ impl Log {
         let covered = segment.bytes(start + COVERED_FROM, reservation.bytes() - COVERED_FROM);
         let crc = checksum(covered, segment.seed);
         segment.copy_in(start + CRC_OFFSET, &crc.to_le_bytes());
-        let rolled = segment.base != active;
+        let rolled = reservation.rolled();
         let appended = reservation.commit();
         if rolled {
             self.shared.preparer.poke();
@@ -257,9 +257,7 @@ impl Log {
         // The flusher ends when it is asked for the end of time.
         self.shared.commit.request(u64::MAX);
         for thread in std::mem::take(&mut *self.threads.lock()) {
-            if thread.join().is_err() {
-                tracing::error!("a thread of the log panicked");
-            }
+            join(thread);
         }
     }
 }
