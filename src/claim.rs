@@ -1,6 +1,5 @@
 //! What a claim leads to.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -77,7 +76,10 @@ impl Claim {
         matches!(self, Self::Started(_) | Self::Interrupted(_))
     }
 
+    /// An answer on its way out. It is counted here, so that what nobody sees (a waiter that looks
+    /// again, a future that is dropped) counts for nothing.
     pub(crate) fn new(engine: &Arc<Engine>, request: Request, outcome: Outcome) -> Self {
+        engine.counters.count(&outcome);
         match outcome {
             Outcome::Started(grant) => Self::Started(Operation::new(Arc::clone(engine), grant)),
             Outcome::Interrupted(grant) => {
@@ -189,7 +191,7 @@ impl InProgress {
         } = self;
         request.level.lead = Lead::Never;
         loop {
-            Wait::new(Arc::clone(&engine), request.key.clone()).await?;
+            Wait::new(Arc::clone(&engine), &request).await?;
             let outcome = engine.claim(&request).await?;
             if !matches!(outcome, Outcome::InProgress(_)) {
                 return Ok(Claim::new(&engine, request, outcome));
@@ -201,7 +203,7 @@ impl InProgress {
 /// Blocks until a new claim may tell more (`false`) or time is up (`true`).
 fn wait_until(engine: &Arc<Engine>, request: &Request, until_ms: u64) -> Result<bool, ClaimError> {
     use std::cell::RefCell;
-    let wait = RefCell::new(Wait::new(Arc::clone(engine), request.key.clone()));
+    let wait = RefCell::new(Wait::new(Arc::clone(engine), request));
     block_with_timeout(
         |context| {
             if engine.time().monotonic_ms() >= until_ms {
@@ -303,12 +305,10 @@ pub(crate) fn claim_blocking(engine: &Arc<Engine>, request: Request) -> Result<C
 }
 
 /// [`claim_blocking`] without blocking.
-pub(crate) fn claim_future(
+pub(crate) async fn claim_future(
     engine: Arc<Engine>,
     request: Request,
-) -> impl Future<Output = Result<Claim, ClaimError>> + Send {
-    async move {
-        let outcome = engine.claim(&request).await?;
-        Ok(Claim::new(&engine, request, outcome))
-    }
+) -> Result<Claim, ClaimError> {
+    let outcome = engine.claim(&request).await?;
+    Ok(Claim::new(&engine, request, outcome))
 }

@@ -1,9 +1,9 @@
 //! What is wrong with the bytes of a store.
 //!
 //! One type serves both policies: with `Recovery::Refuse` the first [`Corruption`] found is the
-//! error of the open, with `Recovery::Salvage` all of them are listed in the recovery report. A torn
-//! tail is none: bytes that were never acknowledged as durable are expected to be missing after a
-//! loss of power.
+//! error of the open, with `Recovery::Salvage` all of them are listed in the recovery report. A
+//! torn tail is none: bytes that were never acknowledged as durable are expected to be missing
+//! after a loss of power.
 
 use std::fmt;
 

@@ -109,9 +109,9 @@ impl Fingerprint {
 
     /// A digest made by the caller, such as SHA-256 cut to 16 bytes.
     ///
-    /// `algorithm` is a number of the caller's choice from 128 to 255. Take another one whenever the
-    /// way of making the digest changes: what goes in, its order, its form, the algorithm. Keys
-    /// stored under the old number are then [not comparable](Comparison::NotComparable) and go on
+    /// The caller chooses `algorithm`, a number from 128 to 255. Take another one whenever the way
+    /// of making the digest changes: what goes in, its order, its form, the algorithm. Keys stored
+    /// under the old number are then [not comparable](Comparison::NotComparable) and go on
     /// answering, instead of looking like mismatches.
     ///
     /// # Errors

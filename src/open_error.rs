@@ -198,8 +198,8 @@ impl fmt::Display for OpenError {
                 copies: [first, second],
             } => write!(
                 f,
-                "both copies of META in {} are bad ({first}; {second}); restore it, or move it \
-                 away and open with Recovery::Salvage, which makes it anew from the segments",
+                "both copies of META in {} are bad ({first}; {second}); restore it, or open with \
+                 Recovery::Salvage, which keeps a copy of it and makes it anew from the segments",
                 path.display()
             ),
             Self::Corrupt { path, corruption } => write!(f, "in {}: {corruption}", path.display()),

@@ -1,54 +1,101 @@
-//! Options of a store and of a single claim, and their limits.
+//! Options of a store.
+//!
+//! [`Options`] collects what the user sets and checks nothing. [`Options::validate`] checks all of
+//! it at once and makes [`Settings`]: plain numbers in the units that the engine counts in, each
+//! within its [limits](crate::limits) and all of them consistent. The engine sees only settings and
+//! checks none of them again. Options of a single claim are the same in small: [`ClaimOptions`]
+//! becomes a `ResolvedClaim`.
 
-use std::fmt;
+mod claim;
+mod error;
+
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use self::claim::{lease_ms, retention_ms};
 use crate::clock::{Clock, SystemClock};
-use crate::index::live::WHILE_ALIVE;
 use crate::limits::{
-    CLOCK_JUMP_DEFAULT, KEY_PART_BYTES_DEFAULT, KEY_PART_BYTES_MAX, LEASE_MAX, LEASE_MIN,
+    CHECKPOINT_BYTES_MAX, CLOCK_JUMP_DEFAULT, KEY_PART_BYTES_DEFAULT, KEY_PART_BYTES_MAX,
     PENDING_DEFAULT, PENDING_MAX, PREPARED_SEGMENTS_DEFAULT, PREPARED_SEGMENTS_MAX,
-    RESERVED_RESPONSE_BYTES_DEFAULT, RESPONSE_BYTES_DEFAULT, RESPONSE_BYTES_MAX, RETENTION_DEFAULT,
-    RETENTION_MAX, RETENTION_MIN, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
-    STRIPES_DEFAULT, STRIPES_MAX, WAITERS_DEFAULT, WAITERS_MAX, WAITERS_PER_KEY_DEFAULT,
+    PRINCIPAL_BYTES_MAX, RESERVED_RESPONSE_BYTES_DEFAULT, RESPONSE_BYTES_DEFAULT,
+    RESPONSE_BYTES_MAX, RETENTION_DEFAULT, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN, SEGMENT_BYTES_STEP, STRIPES_DEFAULT, STRIPES_MAX, WAITERS_DEFAULT,
+    WAITERS_MAX, WAITERS_PER_KEY_DEFAULT,
 };
+use crate::log::record::HEAD_BYTES;
+use crate::log::segment::HEADER_BYTES;
+
+pub(crate) use self::claim::ResolvedClaim;
+pub use self::claim::{ClaimOptions, ClaimOptionsError};
+pub use self::error::OptionsError;
 
 /// What an acknowledged write survives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+///
+/// "Acknowledged" means that the call has returned without an error. Whichever level a record was
+/// written at, a caller at `Sync` who meets it waits until it is durable: an answer is never weaker
+/// than the level of the one who gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Durability {
-    /// The death of the process: kill -9, a panic, the out-of-memory killer. Costs a memory copy. A
-    /// claim lost to a power loss may run again as attempt 1.
+    /// The death of the process: `kill -9`, a panic, the out-of-memory killer.
+    ///
+    /// Costs a copy in memory. After a power loss or a crash of the kernel the last moments may be
+    /// missing: a claim that was lost runs again, as attempt 1 and without a warning.
     Buffered,
-    /// Power loss and a crash of the kernel: every acknowledgement waits for a sync, which all who
-    /// wait share.
+    /// Power loss and a crash of the kernel, as well as the death of the process. The default.
+    ///
+    /// Costs a wait for the disk, which all who wait at the same time share.
     #[default]
     Sync,
 }
 
 /// How long the owner of a pending key is presumed alive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+///
+/// Whoever claims the key after that takes it over and is told so
+/// ([`Claim::Interrupted`](crate::Claim::Interrupted)). A lease is measured by the monotonic clock,
+/// so setting the wall clock does not end one, and does not outlast the process: whatever its
+/// lease, a key whose owner's process is gone is interrupted as soon as the store is opened again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Lease {
-    /// Until it completes, releases or drops its guard, or the process dies: a slow owner is never
-    /// run over. An embedded store sees all of these, so this is the default.
+    /// Until the owner completes, releases or drops its guard, or its process dies. The default.
+    ///
+    /// An embedded store sees all of these, so nothing has to be guessed and a slow owner is never
+    /// run over. The exception is an owner that hangs, or leaks its guard: it keeps the key until
+    /// the process ends or an operator calls [`Store::interrupt`](crate::Store::interrupt).
     #[default]
     WhileAlive,
-    /// For this long, unless renewed: for owners that may hang. 1 ms to 10 years; zero is an error,
-    /// neither "for ever" nor "at once".
+    /// For this long after the claim or the last [renewal](crate::Operation::renew): 1 millisecond
+    /// to 3,653 days. For owners that may hang, and for work that is handed on as a
+    /// [`Ticket`](crate::Ticket).
+    ///
+    /// Fractions of a millisecond are rounded up. Zero is an error; it means neither "for ever" nor
+    /// "at once".
     For(Duration),
 }
 
-/// What an open does about durable records that can't be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+/// What opening a store does about durable records that can't be read.
+///
+/// A write that a crash cut short at the end of the log is not that: it was never acknowledged, and
+/// every open cuts it off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Recovery {
-    /// Nothing is opened or changed; the error names what is lost.
+    /// Nothing is opened and nothing changed; the error names the files, the places and what is
+    /// lost. The default: an operation whose record is lost could run a second time.
     #[default]
     Refuse,
-    /// They are given up and listed in the recovery report; a copy of each damaged file is kept.
+    /// What can't be read is given up and listed in the
+    /// [recovery report](crate::Store::recovery_report); a copy of each damaged file is kept. Keys
+    /// whose newest record is lost are answered as if they had not been used since the one before.
     Salvage,
 }
 
-/// Options of a store.
+/// Options of a store: a builder that ends in [`open`](Self::open).
+///
+/// Every option has a default that is safe, so `Options::new().open(directory)` will do, and
+/// [`Store::open`](crate::Store::open) is short for it. All are checked together when the store is
+/// opened; what they can be set to is listed in [`limits`](crate::limits). None is stored: a
+/// directory can be opened with other options each time, without losing anything that it holds.
+///
+/// # Examples
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,7 +104,8 @@ pub enum Recovery {
 /// # let dir = tempfile::tempdir()?;
 /// let store = Options::new()
 ///     .durability(Durability::Buffered)
-///     .retention(Duration::from_secs(7 * 24 * 3_600))
+///     .retention(Duration::from_secs(7 * 24 * 60 * 60))
+///     .lock_wait(Duration::from_secs(30))
 ///     .open(dir.path())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -68,11 +116,13 @@ pub struct Options {
     lease: Lease,
     retention: Duration,
     segment_bytes: u64,
-    stripes: usize,
     prepared_segments: usize,
     key_part_bytes_max: usize,
+    /// `None`: the default, or what a segment holds.
     response_bytes_max: Option<usize>,
+    /// `None`: the default, or what a segment holds.
     reserved_response_bytes: Option<usize>,
+    stripes: usize,
     pending_max: usize,
     waiters_per_key_max: usize,
     waiters_max: usize,
@@ -88,21 +138,21 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            durability: Durability::Sync,
-            lease: Lease::WhileAlive,
+            durability: Durability::default(),
+            lease: Lease::default(),
             retention: RETENTION_DEFAULT,
             segment_bytes: SEGMENT_BYTES_DEFAULT,
-            stripes: STRIPES_DEFAULT,
             prepared_segments: PREPARED_SEGMENTS_DEFAULT,
             key_part_bytes_max: KEY_PART_BYTES_DEFAULT,
             response_bytes_max: None,
             reserved_response_bytes: None,
+            stripes: STRIPES_DEFAULT,
             pending_max: PENDING_DEFAULT,
             waiters_per_key_max: WAITERS_PER_KEY_DEFAULT,
             waiters_max: WAITERS_DEFAULT,
             max_clock_jump: CLOCK_JUMP_DEFAULT,
             allow_clock_jump: false,
-            recovery: Recovery::Refuse,
+            recovery: Recovery::default(),
             allow_network_file_system: false,
             lock_wait: Duration::ZERO,
             restored: false,
@@ -111,181 +161,210 @@ impl Default for Options {
     }
 }
 
-macro_rules! setters {
-    ($($(#[$doc:meta])* $name:ident: $type:ty => $field:ident $(= $wrap:expr)?;)*) => {
-        $(
-            $(#[$doc])*
-            pub fn $name(mut self, $name: $type) -> Self {
-                self.$field = setters!(@value $name $(, $wrap)?);
-                self
-            }
-        )*
-    };
-    (@value $name:ident) => { $name };
-    (@value $name:ident, $wrap:expr) => { $wrap($name) };
-}
-
+/// # Promises: what is kept, how safely and for how long
 impl Options {
     /// The defaults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    setters! {
-        /// What an acknowledged write survives. Default: [`Durability::Sync`].
-        durability: Durability => durability;
-        /// How long an owner is presumed alive. Default: [`Lease::WhileAlive`].
-        lease: Lease => lease;
-        /// How long a result answers, from completion: 1 second to 10 years. Default: 24 hours.
-        retention: Duration => retention;
-        /// Bytes of a segment of the log: 64 KiB to 64 MiB, a multiple of 4,096. Default: 64 MiB.
-        ///
-        /// A store takes at least two segments of disk: one being written and those prepared ahead.
-        /// Where the limits of responses were not set they are lowered to what a segment can hold.
-        segment_size: u64 => segment_bytes;
-        /// Stripes of the index, a power of two up to 65,536. Default: 1,024.
-        stripes: usize => stripes;
-        /// Segments kept ready ahead of the one being written, 1 to 64. Default: 1. More of them
-        /// ride out longer bursts, each for its size in disk space and page cache.
-        prepared_segments: usize => prepared_segments;
-        /// Bytes of each key part, 1 to 1,024. Default: 255.
-        max_key_part: usize => key_part_bytes_max;
-        /// Bytes of a response, up to 16 MiB. Default: 1 MiB.
-        max_response: usize => response_bytes_max = Some;
-        /// Bytes of a response for which every claim sets room aside, so that its completion
-        /// succeeds on a full disk. Default: 4,096, and at most the limit of a response.
-        reserved_response: usize => reserved_response_bytes = Some;
-        /// Keys that may be pending or interrupted at once, 1 to 100 million. Default: 1 million.
-        /// A claim over it is an error; nothing is ever evicted.
-        max_pending: usize => pending_max;
-        /// Callers that may wait for one key. Default: 1,024.
-        max_waiters_per_key: usize => waiters_per_key_max;
-        /// Callers that may wait in all. Default: 65,536.
-        max_waiters: usize => waiters_max;
-        /// How far the wall clock may be ahead of the newest time in the store when it is opened.
-        /// Default: 30 days. One boot with a wrong clock must not expire everything.
-        max_clock_jump: Duration => max_clock_jump;
-        /// Opens even so: the clock is right and the store was closed for long.
-        allow_clock_jump: bool => allow_clock_jump;
-        /// What to do about durable records that can't be read. Default: [`Recovery::Refuse`].
-        recovery: Recovery => recovery;
-        /// Opens on a network file system too, where neither locks nor maps can be relied on.
-        allow_network_file_system: bool => allow_network_file_system;
-        /// How long to wait for another process to let go of the directory, as in a rolling deploy.
-        /// Default: not at all.
-        lock_wait: Duration => lock_wait;
-        /// The directory is a snapshot or a copy put back: its tokens begin far above those that the
-        /// original may have given out since, and a claim that says when it was first sent
-        /// ([`ClaimOptions::first_sent`]) gets `TooLate` if that was before now, since it may have
-        /// run in what the copy does not hold. Set it for the first open only.
-        restored: bool => restored;
-        /// The source of time. Default: [`SystemClock`].
-        clock: Arc<dyn Clock> => clock = Some;
+    /// What an acknowledged write survives. Default: [`Durability::Sync`].
+    ///
+    /// A single claim or completion can ask for another level. That of the store also decides how
+    /// new segments are prepared, so make it the one that most calls use.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
     }
 
-    /// Checks every option and works out those that depend on others.
-    pub(crate) fn validate(&self) -> Result<Settings, OptionsError> {
-        let segment = self.segment_bytes;
-        in_range(
-            "segment_size",
-            segment,
-            SEGMENT_BYTES_MIN,
-            SEGMENT_BYTES_MAX,
-        )?;
-        if !segment.is_multiple_of(4_096) {
-            return Err(OptionsError::NotAMultiple {
-                option: "segment_size",
-                value: segment,
-                of: 4_096,
-            });
-        }
-        in_range("stripes", self.stripes as u64, 1, STRIPES_MAX as u64)?;
-        if !self.stripes.is_power_of_two() {
-            let value = self.stripes as u64;
-            return Err(OptionsError::NotAPowerOfTwo {
-                option: "stripes",
-                value,
-            });
-        }
-        let prepared = self.prepared_segments as u64;
-        in_range(
-            "prepared_segments",
-            prepared,
-            1,
-            PREPARED_SEGMENTS_MAX as u64,
-        )?;
-        let part = self.key_part_bytes_max;
-        in_range("max_key_part", part as u64, 1, KEY_PART_BYTES_MAX as u64)?;
-        in_range(
-            "max_pending",
-            self.pending_max as u64,
-            1,
-            PENDING_MAX as u64,
-        )?;
-        let per_key = self.waiters_per_key_max as u64;
-        in_range("max_waiters_per_key", per_key, 0, WAITERS_MAX as u64)?;
-        in_range(
-            "max_waiters",
-            self.waiters_max as u64,
-            0,
-            WAITERS_MAX as u64,
-        )?;
+    /// How long the owner of a key is presumed alive. Default: [`Lease::WhileAlive`].
+    ///
+    /// A single claim can ask for another lease.
+    pub fn lease(mut self, lease: Lease) -> Self {
+        self.lease = lease;
+        self
+    }
 
-        // Two of the largest records fit into a segment, and four of those that room is promised
-        // for, so that what is left unused at its end stays small.
-        let overhead = 3 * part as u64 + 16_384;
-        let response_fits = (segment / 2).saturating_sub(overhead);
-        let reserved_fits = (segment / 4).saturating_sub(3 * part as u64 + 8_192);
-        let response_bytes_max = match self.response_bytes_max {
-            Some(bytes) => {
-                let most = (RESPONSE_BYTES_MAX as u64).min(response_fits);
-                in_range("max_response", bytes as u64, 0, most)?;
-                bytes
-            }
-            None => RESPONSE_BYTES_DEFAULT.min(response_fits as usize),
-        };
-        let reserved_response_bytes = match self.reserved_response_bytes {
-            Some(bytes) => {
-                let most = (response_bytes_max as u64).min(reserved_fits);
-                in_range("reserved_response", bytes as u64, 0, most)?;
-                bytes
-            }
-            None => RESERVED_RESPONSE_BYTES_DEFAULT
-                .min(response_bytes_max)
-                .min(reserved_fits as usize),
-        };
-        let clock = match &self.clock {
-            Some(clock) => Arc::clone(clock),
-            None => Arc::new(SystemClock::new()),
-        };
-        Ok(Settings {
-            durability: self.durability,
-            lease_ms: lease_ms("lease", self.lease)?,
-            retention_ms: retention_ms(self.retention)?,
-            segment_bytes: segment,
-            stripes: self.stripes,
-            prepared_segments: self.prepared_segments,
-            key_part_bytes_max: part,
-            response_bytes_max,
-            reserved_response_bytes,
-            pending_max: self.pending_max,
-            waiters_per_key_max: self.waiters_per_key_max,
-            waiters_max: self.waiters_max,
-            max_clock_jump_ms: u64::try_from(self.max_clock_jump.as_millis()).unwrap_or(u64::MAX),
-            allow_clock_jump: self.allow_clock_jump,
-            recovery: self.recovery,
-            allow_network_file_system: self.allow_network_file_system,
-            lock_wait: self.lock_wait,
-            restored: self.restored,
-            clock,
-        })
+    /// How long a result answers, counted from completion: 1 second to 3,653 days. Default: 24
+    /// hours.
+    ///
+    /// It should outlast every retry of every client, queues and night-long outages included; after
+    /// it the key is free and a late retry runs again. A single claim or completion can ask for
+    /// another time. Pending and interrupted keys are kept until they are resolved, however long
+    /// that takes.
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
     }
 }
 
-/// Options that were checked.
+/// # Sizes: what fits, and the disk space it takes
+impl Options {
+    /// Bytes of each of a key's parts that the store takes: 1 to 1,024. Default: 255.
+    ///
+    /// A longer key is [an error](crate::KeyError::TooLong). Lowering the limit loses nothing, but
+    /// what is stored under longer keys can't be asked for until it is raised again.
+    pub fn max_key_part(mut self, bytes: usize) -> Self {
+        self.key_part_bytes_max = bytes;
+        self
+    }
+
+    /// Bytes of a response that the store keeps: up to 16 MiB. Default: 1 MiB.
+    ///
+    /// A segment must hold two of the largest records. Where this is not set, and the default does
+    /// not fit, it is as much as the [segment size](Self::segment_size) allows. Where it is set and
+    /// does not fit, the store does not open.
+    pub fn max_response(mut self, bytes: usize) -> Self {
+        self.response_bytes_max = Some(bytes);
+        self
+    }
+
+    /// Bytes of a response for which every claim sets room aside, so that completing with no more
+    /// than that succeeds even when the disk is full: up to [`max_response`](Self::max_response).
+    /// Default: 4 KiB.
+    ///
+    /// The room costs no memory and is given back on completion; with many keys pending it is what
+    /// the disk must have free. A segment must hold four records of this size. Where this is not
+    /// set, it is at most what fits, and at most the largest response.
+    pub fn reserved_response(mut self, bytes: usize) -> Self {
+        self.reserved_response_bytes = Some(bytes);
+        self
+    }
+
+    /// Bytes of a segment of the log: 64 KiB to 64 MiB, a multiple of 4,096. Default: 64 MiB.
+    ///
+    /// Space is taken from the disk and given back in whole segments. A store takes at least two:
+    /// the one being written, and those [prepared ahead](Self::prepared_segments). Segments that
+    /// are there already keep their size.
+    pub fn segment_size(mut self, bytes: u64) -> Self {
+        self.segment_bytes = bytes;
+        self
+    }
+
+    /// Segments kept ready ahead of the one being written: 1 to 64. Default: 1.
+    ///
+    /// More of them ride out longer bursts of writing at the speed of memory; each takes its size
+    /// in disk space and page cache.
+    pub fn prepared_segments(mut self, count: usize) -> Self {
+        self.prepared_segments = count;
+        self
+    }
+}
+
+/// # Concurrency: how many at once
+impl Options {
+    /// Keys that may be pending or interrupted at once: 1 to 100 million. Default: 1 million.
+    ///
+    /// These are held in memory whole, a few hundred bytes each. A claim over the limit is
+    /// [an error](crate::ClaimError::TooManyPending), and nothing is ever evicted. Keys found
+    /// pending or interrupted when the store is opened count, but never prevent opening it.
+    pub fn max_pending(mut self, keys: usize) -> Self {
+        self.pending_max = keys;
+        self
+    }
+
+    /// Callers that may wait for one key at once, up to 16,777,216. Default: 1,024.
+    ///
+    /// One more gets [an error](crate::ClaimError::TooManyWaiters) at once. With 0 nobody waits.
+    pub fn max_waiters_per_key(mut self, callers: usize) -> Self {
+        self.waiters_per_key_max = callers;
+        self
+    }
+
+    /// Callers that may wait for any key at once, up to 16,777,216. Default: 65,536.
+    ///
+    /// One more gets [an error](crate::ClaimError::TooManyWaiters) at once. With 0 nobody waits.
+    pub fn max_waiters(mut self, callers: usize) -> Self {
+        self.waiters_max = callers;
+        self
+    }
+
+    /// Stripes of the index, each with a lock of its own: a power of two from 1 to 65,536. Default:
+    /// 1,024.
+    ///
+    /// Locks are held for well under a microsecond, so there is little to gain above the default,
+    /// but for hundreds of millions of keys: a stripe's table doubles under its lock, and more
+    /// stripes make smaller tables.
+    pub fn stripes(mut self, count: usize) -> Self {
+        self.stripes = count;
+        self
+    }
+}
+
+/// # Opening: what may be in the way
+impl Options {
+    /// How long to wait for another process, or another store of this one, to let go of the
+    /// directory. Default: not at all.
+    ///
+    /// For rolling deploys: the new process waits until the old one has closed its store or died.
+    /// The lock is the system's and goes with its process; it is never broken because time is up.
+    pub fn lock_wait(mut self, limit: Duration) -> Self {
+        self.lock_wait = limit;
+        self
+    }
+
+    /// What to do about durable records that can't be read. Default: [`Recovery::Refuse`].
+    pub fn recovery(mut self, recovery: Recovery) -> Self {
+        self.recovery = recovery;
+        self
+    }
+
+    /// Says that the directory is a snapshot or a copy put back. Default: `false`. Set it for the
+    /// first open of the copy only.
+    ///
+    /// The copy knows nothing of what happened after it was made. So its tokens begin far above any
+    /// that the original may have given out since, and a claim that says when it was
+    /// [first sent](ClaimOptions::first_sent) is [too late](crate::Claim::TooLate) if its key is
+    /// absent and that was before this open: the operation may have run in what the copy lacks.
+    pub fn restored(mut self, restored: bool) -> Self {
+        self.restored = restored;
+        self
+    }
+
+    /// How far ahead of the newest time in the store the wall clock may be when it is opened.
+    /// Default: 30 days.
+    ///
+    /// A machine that starts with its clock in the future would otherwise find every result
+    /// expired, and run every retry again. Over the limit, opening is
+    /// [an error](crate::OpenError::ClockJumped). Set it to more than a store is ever left closed.
+    /// A wall clock that is behind is no danger: the store goes on from its newest time.
+    pub fn max_clock_jump(mut self, limit: Duration) -> Self {
+        self.max_clock_jump = limit;
+        self
+    }
+
+    /// Opens whatever the wall clock says. Default: `false`. For the one open where the clock is
+    /// known to be right and the store was closed for longer than
+    /// [`max_clock_jump`](Self::max_clock_jump).
+    pub fn allow_clock_jump(mut self, allow: bool) -> Self {
+        self.allow_clock_jump = allow;
+        self
+    }
+
+    /// Opens on a network file system too. Default: `false`.
+    ///
+    /// There neither locks nor mapped files can be relied on, so two processes may own one key, and
+    /// acknowledged writes may be lost, without anybody noticing.
+    pub fn allow_network_file_system(mut self, allow: bool) -> Self {
+        self.allow_network_file_system = allow;
+        self
+    }
+
+    /// The source of time. Default: a [`SystemClock`].
+    ///
+    /// With a [`ManualClock`](crate::ManualClock) a test can let leases and results expire without
+    /// sleeping.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+}
+
+/// Options that were checked, in the engine's units.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) durability: Durability,
+    /// `WHILE_ALIVE` for none.
     pub(crate) lease_ms: u64,
     pub(crate) retention_ms: u64,
     pub(crate) segment_bytes: u64,
@@ -306,294 +385,204 @@ pub(crate) struct Settings {
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-/// An option of a store that is out of range.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OptionsError {
-    /// The value is outside what is allowed, given the other options.
-    OutOfRange {
-        /// The option.
-        option: &'static str,
-        /// Its value.
-        value: u64,
-        /// The smallest allowed.
-        min: u64,
-        /// The greatest allowed.
-        max: u64,
-    },
-    /// The value is not a multiple of what it must be.
-    NotAMultiple {
-        /// The option.
-        option: &'static str,
-        /// Its value.
-        value: u64,
-        /// What it must be a multiple of.
-        of: u64,
-    },
-    /// The value is not a power of two.
-    NotAPowerOfTwo {
-        /// The option.
-        option: &'static str,
-        /// Its value.
-        value: u64,
-    },
-    /// Lease or retention is out of range.
-    Duration(ClaimOptionsError),
-}
+impl Options {
+    /// Checks every option and works out those that depend on others.
+    pub(crate) fn validate(&self) -> Result<Settings, OptionsError> {
+        let segment_bytes = self.checked_segment_bytes()?;
+        let key_part_bytes_max = in_range(
+            "max_key_part",
+            self.key_part_bytes_max,
+            1,
+            KEY_PART_BYTES_MAX,
+        )?;
+        let key_bytes_max = 3 * key_part_bytes_max;
+        let response_bytes_max = self.checked_response_bytes(segment_bytes, key_bytes_max)?;
+        let reserved_response_bytes =
+            self.checked_reserved_bytes(segment_bytes, key_bytes_max, response_bytes_max)?;
+        let stripes = in_range("stripes", self.stripes, 1, STRIPES_MAX)?;
+        if !stripes.is_power_of_two() {
+            return Err(OptionsError::NotPowerOfTwo {
+                option: "stripes",
+                value: stripes as u64,
+            });
+        }
+        Ok(Settings {
+            durability: self.durability,
+            lease_ms: lease_ms(self.lease)?,
+            retention_ms: retention_ms(self.retention)?,
+            segment_bytes,
+            stripes,
+            prepared_segments: in_range(
+                "prepared_segments",
+                self.prepared_segments,
+                1,
+                PREPARED_SEGMENTS_MAX,
+            )?,
+            key_part_bytes_max,
+            response_bytes_max,
+            reserved_response_bytes,
+            pending_max: in_range("max_pending", self.pending_max, 1, PENDING_MAX)?,
+            waiters_per_key_max: in_range(
+                "max_waiters_per_key",
+                self.waiters_per_key_max,
+                0,
+                WAITERS_MAX,
+            )?,
+            waiters_max: in_range("max_waiters", self.waiters_max, 0, WAITERS_MAX)?,
+            max_clock_jump_ms: u64::try_from(self.max_clock_jump.as_millis()).unwrap_or(u64::MAX),
+            allow_clock_jump: self.allow_clock_jump,
+            recovery: self.recovery,
+            allow_network_file_system: self.allow_network_file_system,
+            lock_wait: self.lock_wait,
+            restored: self.restored,
+            clock: match &self.clock {
+                Some(clock) => Arc::clone(clock),
+                None => Arc::new(SystemClock::new()),
+            },
+        })
+    }
 
-impl fmt::Display for OptionsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OutOfRange {
+    fn checked_segment_bytes(&self) -> Result<u64, OptionsError> {
+        let (option, value) = ("segment_size", self.segment_bytes);
+        let (min, max) = (SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+        if !(min..=max).contains(&value) {
+            return Err(OptionsError::OutOfRange {
                 option,
                 value,
                 min,
                 max,
-            } => {
-                write!(
-                    f,
-                    "Options::{option} is {value}; choose from {min} to {max}"
-                )
-            }
-            Self::NotAMultiple { option, value, of } => {
-                write!(f, "Options::{option} is {value}; choose a multiple of {of}")
-            }
-            Self::NotAPowerOfTwo { option, value } => {
-                write!(f, "Options::{option} is {value}; choose a power of two")
-            }
-            Self::Duration(error) => error.fmt(f),
+            });
         }
-    }
-}
-
-impl std::error::Error for OptionsError {}
-
-impl From<ClaimOptionsError> for OptionsError {
-    fn from(error: ClaimOptionsError) -> Self {
-        Self::Duration(error)
-    }
-}
-
-/// Options of one claim; what is not set is the store's.
-#[derive(Clone, Debug, Default)]
-#[must_use = "options do nothing until a claim is made with them"]
-pub struct ClaimOptions {
-    durability: Option<Durability>,
-    lease: Option<Lease>,
-    retention: Option<Duration>,
-    first_sent: Option<SystemTime>,
-}
-
-impl ClaimOptions {
-    /// The store's options.
-    pub fn new() -> Self {
-        Self::default()
+        if !value.is_multiple_of(SEGMENT_BYTES_STEP) {
+            let of = SEGMENT_BYTES_STEP;
+            return Err(OptionsError::NotMultiple { option, value, of });
+        }
+        Ok(value)
     }
 
-    setters! {
-        /// What the claim, and by default its completion, must survive.
-        durability: Durability => durability = Some;
-        /// How long the owner is presumed alive.
-        lease: Lease => lease = Some;
-        /// How long the result answers, from completion: 1 second to 10 years.
-        retention: Duration => retention = Some;
-        /// When the caller first sent the request. Where the key is absent and this is longer ago
-        /// than the retention (or than the restore, in a restored copy), the claim is answered
-        /// `TooLate` instead of running a second time.
-        first_sent: SystemTime => first_sent = Some;
-    }
-
-    pub(crate) fn has_retention(&self) -> bool {
-        self.retention.is_some()
-    }
-
-    pub(crate) fn resolve(&self, settings: &Settings) -> Result<ResolvedClaim, ClaimOptionsError> {
-        let lease_ms = match self.lease {
-            Some(lease) => lease_ms("lease", lease)?,
-            None => settings.lease_ms,
+    fn checked_response_bytes(
+        &self,
+        segment_bytes: u64,
+        key_bytes_max: usize,
+    ) -> Result<usize, OptionsError> {
+        let Some(set) = self.response_bytes_max else {
+            let fits = LARGEST.response_bytes_that_fit(segment_bytes, key_bytes_max);
+            return Ok(RESPONSE_BYTES_DEFAULT.min(fits));
         };
-        let retention_ms = match self.retention {
-            Some(retention) => retention_ms(retention)?,
-            None => settings.retention_ms,
+        in_range("max_response", set, 0, RESPONSE_BYTES_MAX)?;
+        LARGEST.check("max_response", set, segment_bytes, key_bytes_max)?;
+        Ok(set)
+    }
+
+    fn checked_reserved_bytes(
+        &self,
+        segment_bytes: u64,
+        key_bytes_max: usize,
+        response_bytes_max: usize,
+    ) -> Result<usize, OptionsError> {
+        let Some(set) = self.reserved_response_bytes else {
+            let fits = RESERVED.response_bytes_that_fit(segment_bytes, key_bytes_max);
+            return Ok(RESERVED_RESPONSE_BYTES_DEFAULT
+                .min(response_bytes_max)
+                .min(fits));
         };
-        let first_sent_ms = self.first_sent.map(|sent| {
-            let since = sent
-                .duration_since(SystemTime::UNIX_EPOCH)
-                .unwrap_or_default();
-            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-        });
-        let durability = self.durability.unwrap_or(settings.durability);
-        Ok(ResolvedClaim {
-            durability,
-            lease_ms,
-            retention_ms,
-            first_sent_ms,
-        })
+        if set > response_bytes_max {
+            return Err(OptionsError::ReservedAboveMax {
+                reserved_response: set as u64,
+                max_response: response_bytes_max as u64,
+            });
+        }
+        RESERVED.check("reserved_response", set, segment_bytes, key_bytes_max)?;
+        Ok(set)
     }
 }
 
-/// The options of a claim, checked and complete.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ResolvedClaim {
-    pub(crate) durability: Durability,
-    pub(crate) lease_ms: u64,
-    pub(crate) retention_ms: u64,
-    pub(crate) first_sent_ms: Option<u64>,
+/// How many records of a kind a segment must hold, so that the end of it which is left unused,
+/// since the next record does not fit, stays a small share.
+struct Fit {
+    records: u64,
+    /// What a record, with its share of the segment's header, takes besides key and response.
+    overhead_bytes: u64,
 }
 
-/// A lease or retention that is out of range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ClaimOptionsError {
-    /// The duration is outside what is allowed.
-    OutOfRange {
-        /// The option.
+/// Records with the largest response.
+const LARGEST: Fit = Fit {
+    records: 2,
+    overhead_bytes: 16 << 10,
+};
+/// Records that room is set aside for.
+const RESERVED: Fit = Fit {
+    records: 4,
+    overhead_bytes: 8 << 10,
+};
+
+impl Fit {
+    /// The smallest segment for records with a response of this size.
+    const fn segment_bytes_needed(&self, response_bytes: u64, key_bytes_max: usize) -> u64 {
+        let record_bytes = response_bytes + key_bytes_max as u64 + self.overhead_bytes;
+        (self.records * record_bytes).next_multiple_of(SEGMENT_BYTES_STEP)
+    }
+
+    /// The largest response for segments of this size; 0 where none fits.
+    fn response_bytes_that_fit(&self, segment_bytes: u64, key_bytes_max: usize) -> usize {
+        let besides = key_bytes_max as u64 + self.overhead_bytes;
+        let bytes = (segment_bytes / self.records).saturating_sub(besides);
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    fn check(
+        &self,
         option: &'static str,
-        /// Its value.
-        value: Duration,
-        /// The shortest allowed.
-        min: Duration,
-        /// The longest allowed.
-        max: Duration,
-    },
-}
-
-impl fmt::Display for ClaimOptionsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::OutOfRange {
+        value: usize,
+        segment_bytes: u64,
+        key_bytes_max: usize,
+    ) -> Result<(), OptionsError> {
+        let needed_bytes = self.segment_bytes_needed(value as u64, key_bytes_max);
+        if needed_bytes <= segment_bytes {
+            return Ok(());
+        }
+        Err(OptionsError::SegmentTooSmall {
             option,
-            value,
-            min,
-            max,
-        } = self;
-        write!(
-            f,
-            "the {option} is {value:?}; choose from {min:?} to {max:?}"
-        )
-    }
-}
-
-impl std::error::Error for ClaimOptionsError {}
-
-fn in_range(option: &'static str, value: u64, min: u64, max: u64) -> Result<(), OptionsError> {
-    if (min..=max).contains(&value) {
-        Ok(())
-    } else {
-        Err(OptionsError::OutOfRange {
-            option,
-            value,
-            min,
-            max,
+            value: value as u64,
+            fits: self.response_bytes_that_fit(segment_bytes, key_bytes_max) as u64,
+            segment_bytes,
+            needed_bytes,
         })
     }
 }
 
-fn lease_ms(option: &'static str, lease: Lease) -> Result<u64, ClaimOptionsError> {
-    match lease {
-        Lease::WhileAlive => Ok(WHILE_ALIVE),
-        Lease::For(value) => duration_ms(option, value, LEASE_MIN, LEASE_MAX),
-    }
-}
+// The overheads cover what they stand for, and even the smallest segment holds the smallest
+// records.
+const _: () = {
+    let header = HEADER_BYTES as u64;
+    let besides = (HEAD_BYTES + PRINCIPAL_BYTES_MAX + CHECKPOINT_BYTES_MAX) as u64;
+    let key_bytes_max = 3 * KEY_PART_BYTES_MAX;
+    assert!(LARGEST.records * (LARGEST.overhead_bytes - besides) >= header);
+    assert!(RESERVED.records * (RESERVED.overhead_bytes - besides) >= header);
+    assert!(LARGEST.segment_bytes_needed(0, key_bytes_max) <= SEGMENT_BYTES_MIN);
+    assert!(RESERVED.segment_bytes_needed(0, key_bytes_max) <= SEGMENT_BYTES_MIN);
+    // The largest responses fit into the largest segments.
+    let largest = RESPONSE_BYTES_MAX as u64;
+    assert!(LARGEST.segment_bytes_needed(largest, key_bytes_max) <= SEGMENT_BYTES_MAX);
+};
 
-fn retention_ms(value: Duration) -> Result<u64, ClaimOptionsError> {
-    duration_ms("retention", value, RETENTION_MIN, RETENTION_MAX)
-}
-
-/// Whole milliseconds, rounded up: a lease is never shorter than asked for.
-fn duration_ms(
+/// The value, if it is from `min` to `max`.
+fn in_range(
     option: &'static str,
-    value: Duration,
-    min: Duration,
-    max: Duration,
-) -> Result<u64, ClaimOptionsError> {
-    if value < min || value > max {
-        return Err(ClaimOptionsError::OutOfRange {
-            option,
-            value,
-            min,
-            max,
-        });
+    value: usize,
+    min: usize,
+    max: usize,
+) -> Result<usize, OptionsError> {
+    if (min..=max).contains(&value) {
+        return Ok(value);
     }
-    Ok(u64::try_from(value.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
+    Err(OptionsError::OutOfRange {
+        option,
+        value: value as u64,
+        min: min as u64,
+        max: max as u64,
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_defaults_are_valid_at_every_segment_size() {
-        let mut bytes = SEGMENT_BYTES_MIN;
-        while bytes <= SEGMENT_BYTES_MAX {
-            for part in [1, KEY_PART_BYTES_DEFAULT, KEY_PART_BYTES_MAX] {
-                let settings = Options::new()
-                    .segment_size(bytes)
-                    .max_key_part(part)
-                    .validate()
-                    .unwrap();
-                assert!(settings.response_bytes_max as u64 + 16_384 <= bytes / 2);
-                assert!(settings.reserved_response_bytes <= settings.response_bytes_max);
-            }
-            bytes *= 2;
-        }
-    }
-
-    #[test]
-    fn every_option_out_of_range_names_itself_and_its_limits() {
-        let cases = [
-            (Options::new().segment_size(0), "segment_size"),
-            (
-                Options::new().segment_size(SEGMENT_BYTES_MAX + 4_096),
-                "segment_size",
-            ),
-            (
-                Options::new().segment_size(SEGMENT_BYTES_MIN + 8),
-                "segment_size",
-            ),
-            (Options::new().stripes(0), "stripes"),
-            (Options::new().stripes(3), "stripes"),
-            (Options::new().stripes(131_072), "stripes"),
-            (Options::new().prepared_segments(0), "prepared_segments"),
-            (Options::new().prepared_segments(65), "prepared_segments"),
-            (Options::new().max_key_part(0), "max_key_part"),
-            (Options::new().max_key_part(1_025), "max_key_part"),
-            (
-                Options::new().max_response(RESPONSE_BYTES_MAX + 1),
-                "max_response",
-            ),
-            (
-                Options::new().segment_size(1 << 20).max_response(1 << 20),
-                "max_response",
-            ),
-            (
-                Options::new().reserved_response(2 << 20),
-                "reserved_response",
-            ),
-            (Options::new().max_pending(0), "max_pending"),
-            (Options::new().max_waiters(usize::MAX), "max_waiters"),
-            (Options::new().lease(Lease::For(Duration::ZERO)), "lease"),
-            (Options::new().lease(Lease::For(Duration::MAX)), "lease"),
-            (Options::new().retention(Duration::ZERO), "retention"),
-            (
-                Options::new().retention(Duration::from_millis(1)),
-                "retention",
-            ),
-            (Options::new().retention(Duration::MAX), "retention"),
-        ];
-        for (options, name) in cases {
-            let message = options.validate().unwrap_err().to_string();
-            assert!(
-                message.contains(name) && message.contains("choose"),
-                "{message}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_lease_is_never_rounded_down() {
-        let lease = |nanos| lease_ms("lease", Lease::For(Duration::from_nanos(nanos)));
-        assert_eq!(lease(1_500_000_000), Ok(1_500));
-        assert_eq!(lease(1_500_000_001), Ok(1_501));
-        assert_eq!(lease_ms("lease", Lease::WhileAlive), Ok(WHILE_ALIVE));
-    }
-}
+mod tests;

@@ -37,8 +37,10 @@ use crate::token::Token;
 /// handle, guard and waiting future are gone the store is closed, as by [`close`](Self::close) but
 /// with errors only logged.
 ///
-/// Every call has a blocking form and an `async` one that needs no particular runtime; both are the
-/// same state machine. A future never runs a sync on its executor's thread.
+/// Calls that may wait have a blocking form and an `async` one that needs no particular runtime; both
+/// are the same state machine. A future never runs a sync on its executor's thread. Opening and
+/// closing only block, and so does dropping the last handle, which closes: in an async program call
+/// [`close`](Self::close) where blocking is allowed.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -438,7 +440,7 @@ impl Store {
         stats.segments = log.segments().count() as u64;
         stats.segments_prepared = log.ready() as u64;
         stats.available_bytes = log.available_words() * 8;
-        stats.unsynced_bytes = log.tail().saturating_sub(log.watermark()) * 8;
+        stats.unsynced_bytes = log.unsynced_words() * 8;
         (stats.syncs, stats.synced_records) = log.sync_counts();
         stats.poisoned = log.is_poisoned();
         stats

@@ -8,7 +8,7 @@ use crate::fingerprint::Fingerprint;
 use crate::key::Key;
 
 /// Bytes before the key: magic and version, store, fingerprint, attempt, token, lease, retention,
-/// two lengths.
+/// three lengths.
 const HEAD_BYTES: usize = 4 + 16 + 1 + 16 + 4 + 8 + 8 + 8 + 2 + 2 + 2;
 const MAGIC: [u8; 4] = *b"oct1";
 

@@ -42,8 +42,10 @@ impl Change<'_> {
                 Phase::Changing,
                 "a changing key belongs to one transition"
             );
+            let owner = live.token;
             apply(live);
-            let waiters = live.take_waiters();
+            let changed_hands = live.token != owner || live.phase == Phase::Interrupted;
+            let waiters = live.wakers(changed_hands);
             // The expired result goes once the record that replaces it is published.
             let replaced = if live.token == 0 {
                 None

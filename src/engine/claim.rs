@@ -136,10 +136,7 @@ impl Engine {
         let mut promise = None;
         loop {
             match self.step(request, hash, &mut promise)? {
-                Step::Answer(outcome, end) => {
-                    self.counters.count(&outcome);
-                    return Ok((self.unconfirmed(outcome), end));
-                }
+                Step::Answer(outcome, end) => return Ok((self.unconfirmed(outcome), end)),
                 Step::Settle => self.settled(hash, &request.key).await?,
                 Step::Room(words) => {
                     drop(promise.take());
@@ -384,7 +381,7 @@ impl Engine {
             live.promised_words = promised_words;
         });
         let is_new = matches!(handover, Handover::NewAttempt { .. });
-        let previous = (is_new && before.attempt > 0).then(|| PreviousAttempt {
+        let previous = (is_new && before.attempt > 0).then_some(PreviousAttempt {
             attempt: before.attempt,
             started_ms: before.started_ms,
         });
@@ -485,9 +482,13 @@ impl Unconfirmed<'_> {
 impl Drop for Unconfirmed<'_> {
     fn drop(&mut self) {
         match self.outcome.take() {
-            Some(Outcome::Started(grant)) => self.engine.release_unseen(&grant),
-            // What an earlier attempt did is still unknown.
-            Some(Outcome::Interrupted(grant)) => self.engine.abandon(&grant),
+            Some(Outcome::Started(grant)) if grant.ticket == 0 => {
+                self.engine.release_unseen(&grant);
+            }
+            // What an earlier attempt, or this one before its ticket, did is still unknown.
+            Some(Outcome::Started(grant) | Outcome::Interrupted(grant)) => {
+                self.engine.abandon(&grant);
+            }
             _ => {}
         }
     }

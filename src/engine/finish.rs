@@ -62,6 +62,8 @@ impl Engine {
                 }
             }
         };
+        let completed = matches!(finish, Finish::Complete { .. });
+        self.counters.count_finish(completed);
         match self.reach(appended.end, level).await {
             Ok(()) => stored.transpose().map_err(|damaged| Refusal {
                 error: WriteError::Damaged(damaged),
@@ -153,7 +155,6 @@ impl Engine {
                 stripe.insert_completed(slot);
             }
         });
-        self.counters.count_finish(completed);
         let stored = completed.then(|| located.stored());
         Ok((appended, stored))
     }
@@ -263,7 +264,7 @@ impl Engine {
     fn set_interrupted(&self, live: &mut Live) -> crate::index::live::Waiters {
         live.phase = Phase::Interrupted;
         self.log.give_back(std::mem::take(&mut live.promised_words));
-        live.take_waiters()
+        live.wakers(true)
     }
 
     /// Takes the key from a hung owner, in memory: nothing is written, as at the owner's death.

@@ -135,6 +135,8 @@ impl Engine {
         if ticket.store_id != self.store_id {
             return Err(ResumeError::OtherStore);
         }
+        let part_bytes_max = self.settings.key_part_bytes_max;
+        request.key.check(part_bytes_max).map_err(ClaimError::from)?;
         let hash = self.hash(&request.key);
         let mut promise = None;
         loop {
@@ -177,7 +179,6 @@ impl Engine {
             };
             match step {
                 Step::Answer(outcome, end) => {
-                    self.counters.count(&outcome);
                     let outcome = self.unconfirmed(outcome);
                     return Ok(self.confirm(outcome, end, request.level).await?);
                 }

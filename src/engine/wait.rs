@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Request};
 use crate::engine::lookup::check_open;
 use crate::error::ClaimError;
+use crate::fingerprint::{Comparison, Fingerprint};
 use crate::index::Phase;
-use crate::index::live::WHILE_ALIVE;
+use crate::index::live::{Awaits, WHILE_ALIVE};
 use crate::key::Key;
 use crate::sync::Ordering;
 use crate::timer::Alarm;
@@ -38,7 +39,7 @@ impl Engine {
             check_open(&stripe)?;
             match stripe.live(hash, key) {
                 Some(live) if live.phase == Phase::Changing => {
-                    live.register(place.id, context.waker());
+                    live.register(place.id, context.waker(), Awaits::Settling);
                     Poll::Pending
                 }
                 _ => Poll::Ready(Ok(())),
@@ -74,6 +75,7 @@ pub(crate) struct Wait {
     engine: Arc<Engine>,
     hash: u64,
     key: Key,
+    fingerprint: Fingerprint,
     id: u64,
     /// Counted among the store's waiters.
     counted: bool,
@@ -83,13 +85,15 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    pub(crate) fn new(engine: Arc<Engine>, key: Key) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, request: &Request) -> Self {
+        let key = request.key.clone();
         let hash = engine.hash(&key);
         let id = engine.waiter_id();
         Self {
             engine,
             hash,
             key,
+            fingerprint: request.fingerprint,
             id,
             counted: false,
             look_at_ms: WHILE_ALIVE,
@@ -106,17 +110,20 @@ impl Wait {
         let Some(live) = stripe.live(self.hash, &self.key) else {
             return Poll::Ready(Ok(()));
         };
-        if !live.is_held(engine.time.monotonic_ms()) {
+        // It may be another request's by now: then there is nothing to wait for.
+        let is_other = self.fingerprint.compare(live.fingerprint) == Comparison::Different;
+        if is_other || !live.is_held(engine.time.monotonic_ms()) {
             return Poll::Ready(Ok(()));
         }
         if !live.is_registered(self.id) {
+            // Who was let in once stays in.
             let limit = engine.settings.waiters_per_key_max;
-            if live.waiting() >= limit {
+            if !self.counted && live.waiting() >= limit {
                 return Poll::Ready(Err(ClaimError::TooManyWaiters { limit }));
             }
             self.count()?;
         }
-        live.register(self.id, context.waker());
+        live.register(self.id, context.waker(), Awaits::Owner);
         self.look_at_ms = live.lease_end_ms;
         Poll::Pending
     }

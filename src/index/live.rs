@@ -47,7 +47,25 @@ pub(crate) struct Live {
     pub(crate) checkpoint_bytes: usize,
     /// Room promised to the owner's completion, in words.
     pub(crate) promised_words: u64,
-    waiters: Vec<(u64, Waker)>,
+    waiters: Vec<Waiter>,
+}
+
+/// Who wants to know when something happens to the key.
+#[derive(Debug)]
+struct Waiter {
+    /// Unique in the store.
+    id: u64,
+    waker: Waker,
+    awaits: Awaits,
+}
+
+/// What a waiter waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaits {
+    /// The end of a transition: a few hundred nanoseconds.
+    Settling,
+    /// The end of the owner's hold. Only these count against the limits.
+    Owner,
 }
 
 impl Live {
@@ -86,44 +104,60 @@ impl Live {
         (self.lease_end_ms != WHILE_ALIVE).then(|| self.lease_end_ms.saturating_sub(monotonic_ms))
     }
 
-    /// How many wait for this key.
+    /// How many wait for the owner of this key.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiters.len()
+        let waiters = self.waiters.iter();
+        waiters
+            .filter(|waiter| waiter.awaits == Awaits::Owner)
+            .count()
     }
 
     /// Adds a waiter, or gives a known one its newest waker. Ids are unique in the store.
-    pub(crate) fn register(&mut self, id: u64, waker: &Waker) {
-        match self.waiters.iter_mut().find(|waiter| waiter.0 == id) {
-            Some(waiter) => waiter.1.clone_from(waker),
-            None => self.waiters.push((id, waker.clone())),
+    pub(crate) fn register(&mut self, id: u64, waker: &Waker, awaits: Awaits) {
+        match self.waiters.iter_mut().find(|waiter| waiter.id == id) {
+            Some(waiter) => waiter.waker.clone_from(waker),
+            None => self.waiters.push(Waiter {
+                id,
+                waker: waker.clone(),
+                awaits,
+            }),
         }
     }
 
     /// Whether this waiter is on the list.
     pub(crate) fn is_registered(&self, id: u64) -> bool {
-        self.waiters.iter().any(|waiter| waiter.0 == id)
+        self.waiters.iter().any(|waiter| waiter.id == id)
     }
 
     /// Takes a waiter off the list.
     pub(crate) fn cancel(&mut self, id: u64) {
-        self.waiters.retain(|waiter| waiter.0 != id);
+        self.waiters.retain(|waiter| waiter.id != id);
     }
 
-    /// Everybody who waits, to be woken after the lock is gone.
+    /// Those to be woken, after the lock is gone, because a transition has ended; if the key
+    /// `changed_hands`, all of them. They keep their places until they look.
+    pub(crate) fn wakers(&self, changed_hands: bool) -> Waiters {
+        let woken = self
+            .waiters
+            .iter()
+            .filter(|waiter| changed_hands || waiter.awaits == Awaits::Settling);
+        Waiters(woken.map(|waiter| waiter.waker.clone()).collect())
+    }
+
+    /// Everybody who waits for a key that is no more, to be woken after the lock is gone.
     pub(crate) fn take_waiters(&mut self) -> Waiters {
-        Waiters(std::mem::take(&mut self.waiters))
+        let waiters = std::mem::take(&mut self.waiters);
+        Waiters(waiters.into_iter().map(|waiter| waiter.waker).collect())
     }
 }
 
 /// Waiters that must be woken without a lock.
 #[must_use]
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Vec<(u64, Waker)>);
+pub(crate) struct Waiters(Vec<Waker>);
 
 impl Waiters {
     pub(crate) fn wake(self) {
-        for (_, waker) in self.0 {
-            waker.wake();
-        }
+        self.0.into_iter().for_each(Waker::wake);
     }
 }

@@ -8,7 +8,8 @@
 //!
 //! The hash bits, with the ones that chose the stripe, are enough to grow a table and to turn away
 //! almost every key that is not there without reading the log; the record decides in the end. With
-//! hashbrown's control byte a key takes 9 bytes at full load and 20.6 just after a table has grown.
+//! hashbrown's control byte a key takes 10.3 bytes in a full table (7 of 8 places taken) and 20.6
+//! just after it has grown.
 
 use crate::log::word::mix;
 

@@ -41,8 +41,22 @@ mod at {
     pub(super) const EXTENSION_LENGTH: usize = 116;
 }
 
-const _: () = assert!(at::EXTENSION_LENGTH + 4 == HEAD_BYTES && HEAD_BYTES.is_multiple_of(8));
-const _: () = assert!(at::DIGEST + 16 == at::TICKET && at::ATTEMPT + 4 == at::SCOPE_LENGTH);
+// The table in docs/format.md, field by field: each begins where the one before it ends.
+const _: () = {
+    assert!(at::CRC == 8 && at::KIND == at::CRC + 4 && at::FLAGS == at::KIND + 1);
+    assert!(at::ALGORITHM == at::FLAGS + 1 && at::ZERO == at::ALGORITHM + 1);
+    assert!(at::SEQUENCE == at::ZERO + 1 && at::TOKEN == at::SEQUENCE + 8);
+    assert!(at::WATERMARK == at::TOKEN + 8 && at::CREATED == at::WATERMARK + 8);
+    assert!(at::STARTED == at::CREATED + 8 && at::ENDED == at::STARTED + 8);
+    assert!(at::DEADLINE == at::ENDED + 8 && at::DIGEST == at::DEADLINE + 8);
+    assert!(at::TICKET == at::DIGEST + 16 && at::ATTEMPT == at::TICKET + 8);
+    assert!(at::SCOPE_LENGTH == at::ATTEMPT + 4 && at::OPERATION_LENGTH == at::SCOPE_LENGTH + 2);
+    assert!(at::ID_LENGTH == at::OPERATION_LENGTH + 2 && at::PRINCIPAL_LENGTH == at::ID_LENGTH + 2);
+    assert!(at::CHECKPOINT_LENGTH == at::PRINCIPAL_LENGTH + 2);
+    assert!(at::RESPONSE_LENGTH == at::CHECKPOINT_LENGTH + 4);
+    assert!(at::EXTENSION_LENGTH == at::RESPONSE_LENGTH + 4);
+    assert!(HEAD_BYTES == at::EXTENSION_LENGTH + 4 && HEAD_BYTES == 120);
+};
 const _: () = assert!(KEY_PART_BYTES_MAX <= u16::MAX as usize);
 
 /// The result is done but its response was not kept.

@@ -2,7 +2,8 @@
 //!
 //! In this order: list the directory, read META and all headers, link the segments into a chain,
 //! scan them, judge what was found ([`judge`]), and only then change anything ([`repair`]). Up to
-//! there a refused open has written nothing. A store that was closed properly is not written at all.
+//! there a refused open has written nothing. A store that was closed properly is not written at
+//! all, but for zeros cut off behind its end: a process that closes has them mapped.
 //!
 //! The order of the changes makes every moment of them a state from which the next open comes to
 //! the same answers:
@@ -126,7 +127,8 @@ impl Candidate {
 
 /// Reads the directory, repairs what a crash left, and hands over a log all of which is durable.
 ///
-/// With `salvage`, corruption is skipped and reported instead of refused. `now_ms` dates a new META.
+/// With `salvage`, corruption is skipped and reported instead of refused. `now_ms` dates a new
+/// META.
 ///
 /// # Errors
 ///

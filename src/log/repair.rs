@@ -1,5 +1,5 @@
-//! Writing to files that a crash left: so that everything that is kept is durable, and the next open
-//! finds nothing to judge any more.
+//! Writing to files that a crash left: so that everything that is kept is durable, and the next
+//! open finds nothing to judge any more.
 //!
 //! Every step can be cut off anywhere and be done again: what is written again are the bytes that
 //! were read, what is turned into padding or zeros held no record, and files go newest first, each

@@ -1,14 +1,14 @@
 //! Reading a segment whose bytes nobody vouches for.
 //!
-//! [`scan`] walks the chain of lengths from the first record on and verifies every record. Where the
-//! chain breaks it looks for the next place that proves itself: a word whose check holds for that
-//! very position, and, if it claims a record, a record whose checksum holds. So damage costs what
-//! it hit and no more, and zeros in the middle are told apart from the end of the log by what
+//! [`scan`] walks the chain of lengths from the first record on and verifies every record. Where
+//! the chain breaks it looks for the next place that proves itself: a word whose check holds for
+//! that very position, and, if it claims a record, a record whose checksum holds. So damage costs
+//! what it hit and no more, and zeros in the middle are told apart from the end of the log by what
 //! stands behind them.
 //!
 //! Nothing here judges: what is damage and what a torn tail depends on what was durable, which
-//! [`recover`](crate::log::recover) knows after all segments were scanned. Nothing is allocated by a
-//! number that was read, and every range is checked against the segment before it is touched.
+//! [`recover`](crate::log::recover) knows after all segments were scanned. Nothing is allocated by
+//! a number that was read, and every range is checked against the segment before it is touched.
 
 use crate::corruption::Damage;
 use crate::log::record::{Malformed, Record};

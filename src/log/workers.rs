@@ -17,7 +17,7 @@ use crate::log::meta::MetaFile;
 use crate::log::position;
 use crate::log::prepare::{self, Preparer, Room, Task, Zeroing};
 use crate::log::record::{COVERED_FROM, CRC_OFFSET, Contents, HEAD_BYTES, checksum};
-use crate::log::segment::{HEADER_BYTES, Segment};
+use crate::log::segment::{FIRST_RECORD, HEADER_BYTES, Segment};
 use crate::log::table::Segments;
 use crate::timer::join;
 
@@ -183,6 +183,16 @@ impl Log {
     /// The position behind everything appended so far.
     pub(crate) fn tail(&self) -> u64 {
         self.shared.appender.tail()
+    }
+
+    /// Words appended and not known to be durable. Positions jump between epochs; this does not.
+    pub(crate) fn unsynced_words(&self) -> u64 {
+        let watermark = self.watermark();
+        let unsynced = |segment: &Arc<Segment>| {
+            let from = watermark.max(segment.base + FIRST_RECORD);
+            segment.tail().saturating_sub(from)
+        };
+        self.shared.appender.chain().iter().map(unsynced).sum()
     }
 
     /// Whether a sync has failed.

@@ -78,6 +78,14 @@ impl Mode {
         small(self.durability)
     }
 
+    /// The store in `directory`, as a new process with the same clock opens it.
+    pub fn reopen(self, directory: &TempDir, clock: &ManualClock) -> Store {
+        self.options()
+            .clock(Arc::new(clock.clone()))
+            .open(directory.path())
+            .expect("reopens")
+    }
+
     pub fn claim(self, store: &Store, key: &Key, fingerprint: Fingerprint) -> Claim {
         self.try_claim(store, key, fingerprint).expect("a claim")
     }

@@ -15,6 +15,7 @@ use crate::log::recover::{Candidate, RecoverError, Recovered};
 use crate::log::repair::{self, Mend};
 use crate::log::scan::scan;
 use crate::log::segment::{FIRST_RECORD, Segment};
+use crate::mem::Memory;
 use crate::report::{RecoveryReport, TornTail};
 use crate::sync::Arc;
 
@@ -53,6 +54,8 @@ impl Finish<'_> {
         let high_water_ms = self.high_water_ms(&candidates);
         let newest_epoch = self.newest_epoch(&candidates);
         report.torn_tail = self.torn_tail(&candidates);
+        // First, since what follows may need the space.
+        remove_leftovers(self.storage, &self.listing.leftovers)?;
         report.kept_copies = self.keep_copies(&candidates)?;
 
         let (mut staying, leaving) = self.divide(candidates, report.clean);
@@ -71,8 +74,14 @@ impl Finish<'_> {
             let names = leaving.iter().rev().map(String::as_str);
             repair::remove_in_order(self.storage, names).map_err(RecoverError::io("."))?;
             mend_all(&mut staying, self.verdict.watermark)?;
+            // A file that stays may have got its name right before the crash.
+            self.storage
+                .sync_directory()
+                .map_err(RecoverError::io("."))?;
+        } else if let Some(last) = staying.last_mut() {
+            let cut = last.cut();
+            cut.map_err(RecoverError::io(&last.candidate.file.name))?;
         }
-        remove_leftovers(self.storage, &self.listing.leftovers)?;
 
         report.segments = staying.len() as u64;
         report.records = staying.iter().map(|each| each.kept.records).sum();
@@ -231,11 +240,24 @@ impl Staying {
         self.candidate.file.base + self.kept.tail
     }
 
+    /// Cuts off the zeros behind the last range, which a process that closes has mapped.
+    fn cut(&mut self) -> io::Result<()> {
+        let end = page_end(self.kept.tail);
+        let file = &self.candidate.file;
+        if file.len > end {
+            self.candidate.memory = Memory::heap(0);
+            file.file.set_len(end)?;
+            file.file.sync_data()?;
+            self.candidate.memory = file.file.map(false)?;
+        }
+        Ok(())
+    }
+
     /// Writes again what may not be durable, and reads it once more.
     fn mend(&mut self, watermark: u64, last: bool) -> io::Result<()> {
         let Self { candidate, kept } = self;
         let file = &candidate.file;
-        let page_end = (kept.tail * 8).next_multiple_of(PAGE_BYTES as u64);
+        let page_end = page_end(kept.tail);
         let durable = watermark
             .saturating_sub(file.base)
             .clamp(FIRST_RECORD, kept.tail);
@@ -245,7 +267,7 @@ impl Staying {
             return Ok(());
         }
         // The file may get another length.
-        candidate.memory = crate::mem::Memory::heap(0);
+        candidate.memory = Memory::heap(0);
         Mend {
             file: file.file.as_ref(),
             base: file.base,
@@ -272,6 +294,11 @@ impl Staying {
             "the file changed while it was recovered; open the store again",
         ))
     }
+}
+
+/// The end of the page in which the word before `tail` stands, in bytes.
+fn page_end(tail: u64) -> u64 {
+    (tail * 8).next_multiple_of(PAGE_BYTES as u64)
 }
 
 /// Turns what stays into segments, numbered from 0.

@@ -93,9 +93,9 @@ impl Origin {
         }
     }
 
-    /// Below which position everything is to be taken for durable, as far as META tells. Where it is
-    /// lost, that is the end of the last record that can be read: rather list one loss too many than
-    /// take durable records for a torn tail.
+    /// Below which position everything is to be taken for durable, as far as META tells. Where it
+    /// is lost, that is the end of the last record that can be read: rather list one loss too many
+    /// than take durable records for a torn tail.
     pub(super) fn watermark(&self, candidates: &[Candidate]) -> u64 {
         match self {
             Self::Loaded(file) => file.meta().watermark,

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Some records in two segments, of which the first ones are known to be durable; and the disk after
-/// a kill.
+/// Some records in two segments, of which the first ones are known to be durable; and the disk
+/// after a kill.
 fn unclean_store() -> (SimulatedDisk, Vec<Seen>, usize) {
     let disk = SimulatedDisk::new();
     let mut writer = Writer::open(&disk);
@@ -379,8 +379,8 @@ fn a_crash_in_the_middle_of_a_salvage() {
     }
 }
 
-/// Several kinds of damage at once: no panic, nothing made up, and whatever a salvage ends with is a
-/// store that opens with the same answers.
+/// Several kinds of damage at once: no panic, nothing made up, and whatever a salvage ends with is
+/// a store that opens with the same answers.
 #[test]
 fn any_mixture_of_damage() {
     let (killed, records, _) = unclean_store();

@@ -1,6 +1,7 @@
 //! Opens that meet no damage: new, closed, killed.
 
 use super::*;
+use crate::fs::os::OsStorage;
 
 #[test]
 fn a_new_store_gets_an_identity_of_its_own() {
@@ -32,6 +33,27 @@ fn a_closed_store_is_read_and_not_touched() {
     assert!(recovered.segments.len() >= 3);
     assert!(recovered.high_water_ms >= 34);
     assert_eq!(disk.operations(), before, "{:?}", disk.log());
+}
+
+/// A process that closes has the active segment mapped, so it may leave the cutting to the next.
+#[test]
+fn zeros_behind_the_end_of_a_closed_store_are_cut_off() {
+    let (disk, records) = closed_store();
+    let name = segment_names(&disk).pop().expect("a segment");
+    let cut = disk.contents(&name).expect("a segment").len();
+    edit(&disk, &name, |bytes| bytes.resize(10 * 4096, 0));
+    for step in 0..3 {
+        let crashed = fork(&disk);
+        crashed.crash_at(step);
+        assert_eq!(open(&crashed).is_ok(), step == 2);
+        for seed in 0..4 {
+            let crashed = crashed.crash_random(seed);
+            let recovered = open(&crashed).expect("a store");
+            assert!(recovered.report.clean);
+            assert_eq!(seen(&recovered), records);
+            assert_eq!(crashed.contents(&name).expect("a segment").len(), cut);
+        }
+    }
 }
 
 #[test]
@@ -197,5 +219,55 @@ fn the_clock_goes_on_from_the_latest_time_anything_mentions() {
     assert_eq!(
         open(&writer.kill()).expect("a store").high_water_ms,
         9_000_000
+    );
+}
+
+/// The same on the operating system's files.
+#[test]
+#[cfg_attr(miri, ignore = "maps files")]
+fn files_of_the_system_are_recovered_like_simulated_ones() {
+    let mut writer = Writer::open(&SimulatedDisk::new());
+    let mut records = writer.append_some("x", 40);
+    writer.leave_hole(12);
+    records.extend(writer.append_some("y", 3));
+    let disk = writer.kill();
+    let directory = tempfile::tempdir().expect("a directory");
+    for name in disk.names() {
+        let contents = disk.contents(&name).expect("a file");
+        std::fs::write(directory.path().join(&name), contents).expect("a file");
+    }
+    std::fs::create_dir(directory.path().join("lost+found")).expect("a directory");
+    let storage = OsStorage::open(directory.path(), false).expect("a directory");
+    let recovered = recover(&storage, false, 0).expect("a store");
+    assert_eq!(seen(&recovered), records);
+    assert_eq!(recovered.report.holes, 1);
+    drop(recovered);
+
+    // And as a closed store, with damage.
+    let mut meta = MetaFile::load(&storage).expect("META");
+    let again = recover(&storage, false, 0).expect("a store");
+    let log_end = again.log_end;
+    meta.update(|meta| {
+        meta.clean = true;
+        meta.watermark = log_end;
+    })
+    .expect("META");
+    assert!(recover(&storage, false, 0).expect("a store").report.clean);
+    let last = again.segments.last().expect("a segment").name.clone();
+    drop(again);
+    let mut bytes = std::fs::read(directory.path().join(&last)).expect("a segment");
+    bytes[4096 + 50] ^= 1;
+    std::fs::write(directory.path().join(&last), bytes).expect("a segment");
+    corruption(recover(&storage, false, 0));
+    let recovered = recover(&storage, true, 0).expect("a store");
+    assert_eq!(seen(&recovered).len(), records.len() - 1);
+    assert_eq!(recovered.report.kept_copies.len(), 1);
+    drop(recovered);
+    assert!(recover(&storage, false, 0).is_ok());
+    std::fs::create_dir(directory.path().join("META.tmp")).expect("a directory");
+    let foreign = recover(&storage, false, 0);
+    assert!(
+        matches!(foreign, Err(RecoverError::ForeignFile { .. })),
+        "{foreign:?}"
     );
 }
