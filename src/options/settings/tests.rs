@@ -1,6 +1,7 @@
 use super::*;
 use crate::clock::ManualClock;
 use crate::index::live::WHILE_ALIVE;
+use crate::options::Lease;
 use proptest::prelude::*;
 
 const MIB: usize = 1 << 20;
