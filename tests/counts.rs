@@ -49,7 +49,10 @@ fn every_claim_is_counted_once_by_its_answer() {
         assert!(matches!(claim, Ok(oncekey::Claim::TooLate(_))));
         assert_eq!(answers(&store.stats()), [1, 1, 3, 4, 2, 1]);
         let stats = store.stats();
-        assert_eq!((stats.completed, stats.released, stats.abandoned), (1, 0, 1));
+        assert_eq!(
+            (stats.completed, stats.released, stats.abandoned),
+            (1, 0, 1)
+        );
         clock.advance(ms(1));
         started(mode.claim(&store, &support::key("k-3"), request()))
             .release()
@@ -144,10 +147,14 @@ fn keys_are_counted_by_their_state() {
         held[0].renew().expect("nobody took over");
         assert_eq!(counts(&store), [2, 7, 6]);
         let removed = held.pop().unwrap();
-        store.forget(removed.key(), Forget::Force).expect("forgotten");
+        store
+            .forget(removed.key(), Forget::Force)
+            .expect("forgotten");
         drop(removed);
         assert_eq!(counts(&store), [2, 6, 5]);
-        store.forget(&key("9"), Forget::IfCompleted).expect("forgotten");
+        store
+            .forget(&key("9"), Forget::IfCompleted)
+            .expect("forgotten");
         assert_eq!(counts(&store), [1, 6, 5]);
         drop(held);
         assert_eq!(counts(&store), [1, 6, 6]);
@@ -168,7 +175,10 @@ fn unsynced_bytes_are_those_appended_and_not_synced() {
         assert!((50..1_000).contains(&one), "{one} bytes of one claim");
         operation.release().expect("a release");
         let two = store.stats().unsynced_bytes;
-        assert!((one + 50..2_000).contains(&two), "{two} bytes of two records");
+        assert!(
+            (one + 50..2_000).contains(&two),
+            "{two} bytes of two records"
+        );
         store.flush().expect("synced");
         assert_eq!(store.stats().unsynced_bytes, 0);
     };

@@ -4,9 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use oncekey::{
-    FinishError, Forget, KeyState, Operation, Options, Saved, Store, Token, WriteError,
-};
+use oncekey::{FinishError, Forget, KeyState, Operation, Options, Saved, Store, Token, WriteError};
 
 use support::*;
 
@@ -61,7 +59,11 @@ fn a_stale_guard_after_a_takeover_gets_lease_lost_and_changes_nothing() {
             clock.advance(ms(400));
             let before = format!("{:?}", store.get(&key));
             let appended = store.stats().available_bytes;
-            assert_eq!(lost(refused(mode, call, stale)), Some(2), "{call}, {mode:?}");
+            assert_eq!(
+                lost(refused(mode, call, stale)),
+                Some(2),
+                "{call}, {mode:?}"
+            );
             // The guard was dropped with that: it interrupted nobody.
             assert_eq!(format!("{:?}", store.get(&key)), before, "{call}, {mode:?}");
             assert_eq!(store.stats().available_bytes, appended);
@@ -264,9 +266,16 @@ fn tokens_grow_with_every_grant_and_over_every_restart() {
                 let copy = killed(&store);
                 drop(store);
                 let options: Options = mode.options().clock(std::sync::Arc::new(clock.clone()));
-                store = options.clone().restored(true).open(copy.path()).expect("opens");
+                store = options
+                    .clone()
+                    .restored(true)
+                    .open(copy.path())
+                    .expect("opens");
                 let granted = owned(mode.claim(&store, &key("after"), request())).token();
-                assert!(granted.as_u64() - newest.as_u64() > 1_000 << 36, "far ahead");
+                assert!(
+                    granted.as_u64() - newest.as_u64() > 1_000 << 36,
+                    "far ahead"
+                );
                 store.close().expect("closes");
             } else {
                 store.close().expect("closes");
@@ -297,7 +306,13 @@ fn an_error_that_leaves_the_key_held_gives_the_guard_back() {
         }
         let (error, operation) = back(mode.complete(operation, vec![0; 1_001]));
         assert!(
-            matches!(error, WriteError::ResponseTooLarge { len: 1_001, max: 1_000 }),
+            matches!(
+                error,
+                WriteError::ResponseTooLarge {
+                    len: 1_001,
+                    max: 1_000
+                }
+            ),
             "{error:?}"
         );
         let (error, operation) = back(
@@ -328,7 +343,13 @@ fn an_error_that_leaves_the_key_held_gives_the_guard_back() {
             .checkpoint(&mut operation, vec![0; 4_097])
             .expect_err("refused");
         assert!(
-            matches!(error, WriteError::CheckpointTooLarge { len: 4_097, max: 4_096 }),
+            matches!(
+                error,
+                WriteError::CheckpointTooLarge {
+                    len: 4_097,
+                    max: 4_096
+                }
+            ),
             "{error:?}"
         );
         assert_eq!(operation.token(), token);

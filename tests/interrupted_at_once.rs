@@ -50,7 +50,9 @@ fn an_early_return_interrupts() {
     }
     let (_directory, store) = buffered();
     assert!(handler(&store).is_err());
-    drop(interrupted(store.claim(&key("k-1"), request()).expect("a claim")));
+    drop(interrupted(
+        store.claim(&key("k-1"), request()).expect("a claim"),
+    ));
 }
 
 #[test]
@@ -62,7 +64,9 @@ fn a_thread_that_dies_with_its_guard_interrupts() {
         panic!("the thread panics, as this test wants it to");
     });
     assert!(thread.join().is_err());
-    drop(interrupted(store.claim(&key("k-1"), request()).expect("a claim")));
+    drop(interrupted(
+        store.claim(&key("k-1"), request()).expect("a claim"),
+    ));
 }
 
 #[test]
@@ -70,7 +74,9 @@ fn a_completion_that_is_never_committed_interrupts() {
     let (_directory, store) = buffered();
     let operation = started(store.claim(&key("k-1"), request()).expect("a claim"));
     drop(operation.complete_with(b"paid").principal("alice"));
-    drop(interrupted(store.claim(&key("k-1"), request()).expect("a claim")));
+    drop(interrupted(
+        store.claim(&key("k-1"), request()).expect("a claim"),
+    ));
 }
 
 #[test]

@@ -147,7 +147,9 @@ fn a_part_of_a_millisecond_makes_a_lease_longer_never_shorter() {
     clock.advance(ms(1));
     in_progress(store.claim(&key("k-1"), request()).expect("a claim"));
     clock.advance(ms(1));
-    drop(interrupted(store.claim(&key("k-1"), request()).expect("a claim")));
+    drop(interrupted(
+        store.claim(&key("k-1"), request()).expect("a claim"),
+    ));
 }
 
 #[test]

@@ -180,11 +180,7 @@ fn results_of_different_retentions_live_on_one_store_each_for_its_own_time() {
                 store.get(&key(&number.to_string())),
                 Ok(KeyState::Completed(_))
             );
-            assert_eq!(
-                answers,
-                number >= passed,
-                "key {number} after {passed} s"
-            );
+            assert_eq!(answers, number >= passed, "key {number} after {passed} s");
         }
         clock.advance(ms(1_000));
         if passed % 10 == 9 {

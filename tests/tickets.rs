@@ -7,8 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use oncekey::{
-    Claim, ClaimOptions, Forget, KeyState, Lease, Operation, ResumeError, Store, Ticket,
-    WriteError,
+    Claim, ClaimOptions, Forget, KeyState, Lease, Operation, ResumeError, Store, Ticket, WriteError,
 };
 
 use support::*;
@@ -140,9 +139,7 @@ fn a_ticket_whose_guard_is_gone_gives_an_interrupted_one_with_the_next_attempt()
         assert_eq!(previous.checkpoint.as_deref(), Some(&b"half way"[..]));
         drop(operation);
         // As often as it is delivered, also after a restart.
-        drop(interrupted(
-            resume(mode, &store, &ticket).expect("a guard"),
-        ));
+        drop(interrupted(resume(mode, &store, &ticket).expect("a guard")));
         drop(store);
         let store = mode.options().open(directory.path()).expect("reopens");
         let operation = interrupted(resume(mode, &store, &ticket).expect("a guard"));
@@ -372,5 +369,8 @@ fn a_ticket_shows_neither_its_token_nor_the_raw_id() {
     let token = operation.token().to_string();
     let ticket = operation.into_ticket().expect("a ticket");
     let shown = format!("{ticket:?}");
-    assert!(!shown.contains("very-secret") && !shown.contains(&token), "{shown}");
+    assert!(
+        !shown.contains("very-secret") && !shown.contains(&token),
+        "{shown}"
+    );
 }

@@ -7,9 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use oncekey::{
-    Claim, ClaimError, ClaimOptions, Durability, Forget, KeyState, Replay, Unavailable,
-};
+use oncekey::{Claim, ClaimError, ClaimOptions, Durability, Forget, KeyState, Replay, Unavailable};
 
 use support::*;
 

@@ -73,6 +73,8 @@ pub(crate) fn start(
     meta.update(|meta| {
         meta.epoch = epoch;
         meta.clean = false;
+        // All of it was made durable just now, so what is missing from it later is damage.
+        meta.watermark = log_end;
         meta.high_water_ms = meta.high_water_ms.max(high_water_ms).max(now_ms);
         if settings.restored {
             meta.restored_at_ms = now_ms;

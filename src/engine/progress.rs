@@ -136,7 +136,10 @@ impl Engine {
             return Err(ResumeError::OtherStore);
         }
         let part_bytes_max = self.settings.key_part_bytes_max;
-        request.key.check(part_bytes_max).map_err(ClaimError::from)?;
+        request
+            .key
+            .check(part_bytes_max)
+            .map_err(ClaimError::from)?;
         let hash = self.hash(&request.key);
         let mut promise = None;
         loop {

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::engine::{Engine, Request};
 use crate::engine::lookup::check_open;
+use crate::engine::{Engine, Request};
 use crate::error::ClaimError;
 use crate::fingerprint::{Comparison, Fingerprint};
 use crate::index::Phase;

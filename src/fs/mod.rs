@@ -73,8 +73,9 @@ pub(crate) trait StorageFile: Send + Sync + Debug {
     /// Writes all of `bytes`, lengthening the file where needed.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Cuts the file, or lengthens it with zeros that no blocks stand behind. Not to be done while
-    /// the file is mapped: reaching behind its end kills the process.
+    /// Cuts the file, or lengthens it with zeros that no blocks stand behind. A mapped file may only
+    /// be cut behind the last byte that anybody still reads: reaching behind its end kills the
+    /// process.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// Makes contents and length survive a loss of power, stores through maps included.
