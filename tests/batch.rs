@@ -38,7 +38,7 @@ fn held_by_same_batch(result: Result<Claim, ClaimError>) {
 fn a_batch_gives_every_key_its_own_outcome_in_order() {
     for mode in modes() {
         let (_directory, store) = mode.store();
-        let [done, held, gone, free] = ["done", "held", "gone", "free"].map(|name| key(name));
+        let [done, held, gone, free] = ["done", "held", "gone", "free"].map(key);
         finish(&store, &done, b"paid");
         let operation = started(mode.claim(&store, &held, request()));
         drop(started(mode.claim(&store, &gone, request())));

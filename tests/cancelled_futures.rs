@@ -356,26 +356,3 @@ fn the_last_handle_dropped_by_the_stores_own_flusher_closes_the_store() {
         })
     });
 }
-
-#[test]
-fn the_last_handle_dropped_by_the_stores_own_timer_closes_the_store() {
-    let (directory, store) = buffered();
-    let claim = store.claim_with(&key("k-1"), request(), lease(30));
-    let operation = started(claim.expect("a claim"));
-    let progress = match store.claim(&key("k-1"), request()).expect("a claim") {
-        oncekey::Claim::InProgress(progress) => progress,
-        // This thread was away for longer than the lease: then there is nothing to see.
-        _ => return,
-    };
-    let future = progress.wait_async();
-    let task = async move {
-        let _held = (store, operation);
-        drop(future.await);
-    };
-    let dropped = poll_and_forget(task);
-    eventually("the task's end", || dropped.load(Ordering::SeqCst));
-    eventually("the lock's release", || {
-        let opened = small(Durability::Buffered).open(directory.path());
-        opened.is_ok_and(|store| store.recovery_report().clean)
-    });
-}

@@ -41,7 +41,16 @@ mod at {
 
 /// Bytes of a page that hold fields. Disks write them as one piece.
 pub(crate) const FIELD_BYTES: usize = 512;
-const _: () = assert!(at::END <= FIELD_BYTES && FIELD_BYTES <= PAGE_BYTES);
+// The table in docs/format.md, field by field: each begins where the one before it ends.
+const _: () = {
+    assert!(at::MAGIC == 0 && at::VERSION == 8 && at::CRC == at::VERSION + 4);
+    assert!(at::FILE_BYTES == at::CRC + 4 && at::STORE_ID == at::FILE_BYTES + 8);
+    assert!(at::BASE == at::STORE_ID + 16 && at::PREVIOUS_BASE == at::BASE + 8);
+    assert!(at::PREVIOUS_END == at::PREVIOUS_BASE + 8 && at::WATERMARK == at::PREVIOUS_END + 8);
+    assert!(at::CREATED == at::WATERMARK + 8 && at::SECRET == at::CREATED + 8);
+    assert!(at::END == at::SECRET + 32 && at::END == 112);
+    assert!(at::END <= FIELD_BYTES && FIELD_BYTES <= PAGE_BYTES);
+};
 
 /// Why a page cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

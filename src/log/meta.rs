@@ -40,6 +40,15 @@ mod at {
     pub(super) const CLEAN: usize = 112;
 }
 
+// The table in docs/format.md, field by field: each begins where the one before it ends.
+const _: () = {
+    assert!(at::SERIAL == 16 && at::STORE_ID == at::SERIAL + 8);
+    assert!(at::SECRET == at::STORE_ID + 16 && at::EPOCH == at::SECRET + 32);
+    assert!(at::HIGH_WATER == at::EPOCH + 8 && at::WATERMARK == at::HIGH_WATER + 8);
+    assert!(at::RESTORED == at::WATERMARK + 8 && at::CREATED == at::RESTORED + 8);
+    assert!(at::CLEAN == at::CREATED + 8 && at::CLEAN == 112);
+};
+
 /// What META holds.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Meta {
