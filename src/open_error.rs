@@ -190,7 +190,7 @@ impl fmt::Display for OpenError {
             Self::MetaMissing { path, segments } => write!(
                 f,
                 "{} holds {segments} segments but no META; restore META from a copy, or open with \
-                 Recovery::Salvage, which makes it anew from the segments",
+                 Recovery::Salvage, which makes it anew from a segment whose header can be read",
                 path.display()
             ),
             Self::MetaDamaged {

@@ -21,6 +21,7 @@ use crate::index::Phase;
 use crate::key::Key;
 use crate::listing::{KeyState, PendingKey};
 use crate::log::commit::Lead;
+use crate::log::recover;
 use crate::open_error::OpenError;
 use crate::operation::Operation;
 use crate::options::{ClaimOptions, Durability, Options, ResolvedClaim};
@@ -114,6 +115,8 @@ impl Options {
             }
             _ => {}
         }
+        // Before anything is written: a directory that is not ours stays as it is.
+        recover::check_listing(&storage).map_err(|error| OpenError::from_recovery(path, error))?;
         let lock = DirectoryLock::acquire(path, settings.lock_wait)
             .map_err(|error| OpenError::from_lock(path, error))?;
         storage

@@ -39,6 +39,15 @@ mod real {
         }
     }
 
+    /// Wakes a waker, which is foreign code: a panic in it must not unwind through a thread of the
+    /// store, or keep the wakers behind it from being woken.
+    pub(crate) fn wake(waker: std::task::Waker) {
+        let wake = std::panic::AssertUnwindSafe(|| waker.wake());
+        if std::panic::catch_unwind(wake).is_err() {
+            tracing::error!("a waker panicked");
+        }
+    }
+
     /// Gives way to another thread while waiting for a step that takes well under a microsecond.
     pub(crate) fn relax(round: u32) {
         if round < 64 {
@@ -92,6 +101,11 @@ mod modelled {
         pub(crate) fn store(&self, value: Arc<T>) {
             *self.0.lock() = value;
         }
+    }
+
+    /// loom's own panics must come through.
+    pub(crate) fn wake(waker: std::task::Waker) {
+        waker.wake();
     }
 
     /// A loom model has no time: giving way is all that waiting can mean.

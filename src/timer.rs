@@ -3,6 +3,7 @@
 //! The thread starts with the first alarm, so that a store that never needs one has none. At most
 //! one alarm a waiting future exists, and waiters are bounded.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
@@ -10,6 +11,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+
+use crate::sync;
 
 /// Wakes wakers later.
 #[derive(Debug, Default)]
@@ -55,8 +58,8 @@ impl Timer {
         };
         if self.ensure_thread() {
             self.shared.changed.notify_one();
-        } else if let Some(waker) = self.shared.state.lock().alarms.remove(&key) {
-            waker.wake();
+        } else if let Some(waker) = self.shared.take(key) {
+            sync::wake(waker);
         }
         Alarm {
             shared: Arc::clone(&self.shared),
@@ -77,19 +80,45 @@ impl Timer {
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let shared = Arc::clone(&self.shared);
-            *thread = std::thread::Builder::new()
-                .name(String::from("oncekey-timer"))
-                .spawn(move || run(&shared))
-                .ok();
+            *thread = spawn("oncekey-timer", move || run(&shared)).ok();
         }
         thread.is_some()
     }
 }
 
+impl Shared {
+    /// The waker of an alarm, to be woken or dropped without the lock: both may come back here.
+    fn take(&self, key: (Instant, u64)) -> Option<Waker> {
+        self.state.lock().alarms.remove(&key)
+    }
+}
+
 impl Drop for Alarm {
     fn drop(&mut self) {
-        self.shared.state.lock().alarms.remove(&self.key);
+        drop(self.shared.take(self.key));
     }
+}
+
+thread_local! {
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Starts a thread of the store.
+pub(crate) fn spawn(
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            IS_OWN.set(true);
+            body();
+        })
+}
+
+/// Whether this is a thread of a store, which wakes wakers and must not wait for another of them.
+pub(crate) fn is_own_thread() -> bool {
+    IS_OWN.try_with(Cell::get).unwrap_or_default()
 }
 
 /// Waits for a thread of the store to end, unless it is this one: a waker that we call may drop the
@@ -112,7 +141,7 @@ fn run(shared: &Shared) {
         match next {
             Some(key) if key.0 <= now => {
                 if let Some(waker) = state.alarms.remove(&key) {
-                    parking_lot::MutexGuard::unlocked(&mut state, || waker.wake());
+                    parking_lot::MutexGuard::unlocked(&mut state, || sync::wake(waker));
                 }
             }
             Some((due, _)) => {

@@ -53,6 +53,7 @@ fn a_claim_future_dropped_before_its_first_poll_claims_nothing() {
 #[test]
 fn a_claim_future_dropped_before_it_hands_out_its_guard_frees_the_key() {
     let (directory, store) = synced();
+    eventually("a prepared segment", || store.stats().segments_prepared > 0);
     let room = store.stats().available_bytes + store.stats().unsynced_bytes;
     for _ in 0..20 {
         let future = Polled::new(store.claim_async(&key("k-1"), request())).pending();

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
@@ -60,7 +61,11 @@ fn the_limit_of_pending_keys_counts_those_of_an_earlier_process() {
     for mode in modes() {
         let (directory, store) = mode.store();
         for number in 0..3 {
-            drop(started(mode.claim(&store, &key(&number.to_string()), request())));
+            drop(started(mode.claim(
+                &store,
+                &key(&number.to_string()),
+                request(),
+            )));
         }
         drop(store);
         // Fewer than there are: they are kept, and no new ones are taken.
@@ -172,8 +177,15 @@ fn any_bytes_make_a_key_and_none_of_them_gets_raw_into_a_log() {
     for id in odd {
         let key = Key::new(id, id, id).expect("a key");
         finish(&store, &key, id);
-        for shown in [key.to_string(), format!("{key:?}"), key.display_raw().to_string()] {
-            assert!(shown.is_ascii() && !shown.contains(['\n', '\0']), "{shown:?}");
+        for shown in [
+            key.to_string(),
+            format!("{key:?}"),
+            key.display_raw().to_string(),
+        ] {
+            assert!(
+                shown.is_ascii() && !shown.contains(['\n', '\0']),
+                "{shown:?}"
+            );
         }
     }
     drop(store);
@@ -332,7 +344,9 @@ fn one_segment(durability: Durability) -> (tempfile::TempDir, Store, oncekey::Ma
         .clock(Arc::new(clock.clone()))
         .open(directory.path())
         .expect("a store");
-    eventually("the prepared segment", || store.stats().segments_prepared == 1);
+    eventually("the prepared segment", || {
+        store.stats().segments_prepared == 1
+    });
     (directory, store, clock)
 }
 
@@ -354,12 +368,15 @@ const WAYS: [Way; 16] = [
             .expect("a completion");
         store.forget(key, Forget::IfCompleted).expect("forgotten");
     }),
-    ("claim, complete with more than was set aside", |store, _, key| {
-        owned(store.claim(key, request()).expect("a claim"))
-            .complete(vec![7; 9_000])
-            .expect("a completion");
-        store.forget(key, Forget::IfCompleted).expect("forgotten");
-    }),
+    (
+        "claim, complete with more than was set aside",
+        |store, _, key| {
+            owned(store.claim(key, request()).expect("a claim"))
+                .complete(vec![7; 9_000])
+                .expect("a completion");
+            store.forget(key, Forget::IfCompleted).expect("forgotten");
+        },
+    ),
     ("claim, complete, expire", |store, clock, key| {
         owned(store.claim(key, request()).expect("a claim"))
             .complete_with(b"paid")
@@ -374,23 +391,29 @@ const WAYS: [Way; 16] = [
         operation.checkpoint(vec![7; 1_000]).expect("a checkpoint");
         operation.checkpoint(b"").expect("a checkpoint");
     }),
-    ("lease over, taken over, both dropped", |store, clock, key| {
-        let claim = store.claim_with(key, request(), lease(1_000));
-        let stale = owned(claim.expect("a claim"));
-        clock.advance(ms(1_000));
-        let fresh = interrupted(store.claim(key, request()).expect("a claim"));
-        drop(stale);
-        drop(fresh);
-    }),
-    ("lease over, taken over, both completing", |store, clock, key| {
-        let claim = store.claim_with(key, request(), lease(1_000));
-        let stale = owned(claim.expect("a claim"));
-        clock.advance(ms(1_000));
-        let fresh = interrupted(store.claim(key, request()).expect("a claim"));
-        assert!(stale.complete(vec![7; 9_000]).is_err());
-        fresh.complete(b"").expect("a completion");
-        store.forget(key, Forget::Force).expect("forgotten");
-    }),
+    (
+        "lease over, taken over, both dropped",
+        |store, clock, key| {
+            let claim = store.claim_with(key, request(), lease(1_000));
+            let stale = owned(claim.expect("a claim"));
+            clock.advance(ms(1_000));
+            let fresh = interrupted(store.claim(key, request()).expect("a claim"));
+            drop(stale);
+            drop(fresh);
+        },
+    ),
+    (
+        "lease over, taken over, both completing",
+        |store, clock, key| {
+            let claim = store.claim_with(key, request(), lease(1_000));
+            let stale = owned(claim.expect("a claim"));
+            clock.advance(ms(1_000));
+            let fresh = interrupted(store.claim(key, request()).expect("a claim"));
+            assert!(stale.complete(vec![7; 9_000]).is_err());
+            fresh.complete(b"").expect("a completion");
+            store.forget(key, Forget::Force).expect("forgotten");
+        },
+    ),
     ("forgotten by force", |store, _, key| {
         let operation = owned(store.claim(key, request()).expect("a claim"));
         store.forget(key, Forget::Force).expect("forgotten");
@@ -455,8 +478,8 @@ fn no_way_through_a_keys_life_leaks_room_or_places() {
     for (name, way) in WAYS {
         let (_directory, store, clock) = one_segment(Durability::Buffered);
         let keys = [key("k-1"), key("k-2"), key("k-3")];
-        // What is promised to nobody and what was written make up the whole, unless something leaks.
-        // Syncs move bytes out of the second account: it is the durable part that is missing then.
+        // What is promised to nobody and what was written make up the whole, unless something
+        // leaks. A sync takes bytes out of the second account.
         let written = |store: &Store| store.stats().unsynced_bytes;
         let free = |store: &Store| store.stats().available_bytes;
         let syncing = name == "claim future dropped";
@@ -590,7 +613,7 @@ fn a_store_opened_often_uses_no_more_room_than_it_holds() {
     let directory = directory();
     let options = small(Durability::Buffered);
     let used = |path: &Path| -> u64 {
-        std::fs::read_dir(path)
+        fs::read_dir(path)
             .expect("a list")
             .map(|entry| entry.expect("an entry").metadata().expect("it").len())
             .sum()
@@ -604,4 +627,41 @@ fn a_store_opened_often_uses_no_more_room_than_it_holds() {
     }
     // A header page and the records of one life each, in whole pages.
     assert!(used(directory.path()) <= empty + 20 * 8_192);
+}
+
+#[test]
+fn a_store_of_many_segments_keeps_few_files_open() {
+    for durability in DURABILITIES {
+        let directory = directory();
+        let path = fs::canonicalize(directory.path()).expect("a path");
+        let open_files = || {
+            let list = fs::read_dir("/proc/self/fd").expect("a list");
+            let links = list.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+            links.filter(|link| link.starts_with(&path)).count()
+        };
+        let options = small(durability);
+        let store = options.open(directory.path()).expect("a store");
+        for number in 0..400 {
+            finish(&store, &key(&number.to_string()), vec![7; 4_000]);
+        }
+        store.flush().expect("synced");
+        let segments = store.stats().segments;
+        assert!(segments > 20, "{segments} segments");
+        // The lock, META, the directory, the segment being written, those ahead and just behind it.
+        assert!(
+            open_files() < 12,
+            "{} files of {segments} segments",
+            open_files()
+        );
+        drop(store);
+        assert_eq!(open_files(), 0);
+        let store = options.open(directory.path()).expect("reopens");
+        assert!(
+            open_files() < 12,
+            "{} files of {segments} segments",
+            open_files()
+        );
+        completed(store.claim(&key("0"), request()).expect("a claim"));
+        completed(store.claim(&key("399"), request()).expect("a claim"));
+    }
 }

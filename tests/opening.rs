@@ -38,7 +38,10 @@ fn child_that_holds_a_store() {
             println!("\nholding");
             std::io::stdin().lines().for_each(drop);
         }
-        Err(OpenError::Io { path: named, source }) => {
+        Err(OpenError::Io {
+            path: named,
+            source,
+        }) => {
             println!("\n{:?} {named:?}", source.kind());
         }
         Err(other) => println!("\n{other:?}"),
@@ -290,7 +293,11 @@ fn a_place_where_nobody_can_make_a_directory_is_named() {
     // Not even root can.
     let path = Path::new("/proc/self/oncekey-store");
     match options().open(path) {
-        Err(ref error @ OpenError::Io { path: ref named, .. }) => {
+        Err(
+            ref error @ OpenError::Io {
+                path: ref named, ..
+            },
+        ) => {
             assert_eq!(named, path);
             assert!(error.to_string().contains("/proc/self/oncekey-store"));
         }
@@ -301,7 +308,10 @@ fn a_place_where_nobody_can_make_a_directory_is_named() {
 #[test]
 fn a_directory_without_permission_is_named() {
     let parent = directory();
-    let (closed, read_only) = (parent.path().join("closed"), parent.path().join("read-only"));
+    let (closed, read_only) = (
+        parent.path().join("closed"),
+        parent.path().join("read-only"),
+    );
     drop(options().open(&read_only).expect("a store"));
     fs::create_dir(&closed).expect("made");
     let set = |path: &Path, mode| {
@@ -313,7 +323,10 @@ fn a_directory_without_permission_is_named() {
     for path in [&closed, &read_only] {
         let before = contents_if_readable(path);
         match options().open(path) {
-            Err(OpenError::Io { path: named, source }) => {
+            Err(OpenError::Io {
+                path: named,
+                source,
+            }) => {
                 assert_eq!(source.kind(), std::io::ErrorKind::PermissionDenied);
                 assert!(named.starts_with(path), "{named:?}");
             }
@@ -539,7 +552,10 @@ fn a_meta_of_garbage_is_damaged_and_one_that_is_missing_is_missing() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(!meta.exists(), "a store is not made over another's segments");
+    assert!(
+        !meta.exists(),
+        "a store is not made over another's segments"
+    );
     let salvage = options().recovery(Recovery::Salvage);
     is_whole(&salvage.open(directory.path()).expect("salvages"));
 }
@@ -578,7 +594,7 @@ fn what_a_crash_leaves_half_made_is_cleared_away() {
     assert!(
         contents(directory.path())
             .iter()
-            .all(|(name, _)| !name.ends_with(".tmp"))
+            .all(|(name, ..)| !name.ends_with(".tmp"))
     );
 }
 
@@ -611,7 +627,8 @@ fn a_segment_cut_below_what_was_durable_is_corrupt_and_salvage_says_what_is_lost
 
 #[test]
 fn a_refused_open_leaves_the_lock_free() {
-    let directory = filled();
+    let directory = directory();
+    drop(options().open(directory.path()).expect("a store"));
     let foreign = directory.path().join("foreign");
     fs::write(&foreign, "").expect("put");
     for _ in 0..3 {

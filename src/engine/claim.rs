@@ -295,13 +295,19 @@ impl Engine {
             return Ok(Step::Again);
         };
         let claim_words = words_for(key.as_bytes().len(), 0, live.checkpoint_bytes, 0);
-        let completion_words = self.completion_words(key);
-        if !self.hold_room(promise, claim_words + completion_words) {
-            return Ok(Step::Room(claim_words + completion_words));
+        // What is set aside for a ticket's or a late owner's completion goes to the new one, so that
+        // a ticket can be resumed on a full disk.
+        let words = claim_words
+            + self
+                .completion_words(key)
+                .saturating_sub(live.promised_words);
+        if !self.hold_room(promise, words) {
+            return Ok(Step::Room(words));
         }
         live.phase = Phase::Changing;
-        // A late owner's promise goes: its completion will be refused.
-        self.log.give_back(std::mem::take(&mut live.promised_words));
+        if let Some(promise) = promise {
+            promise.words += std::mem::take(&mut live.promised_words);
+        }
         let noted = live.newest.filter(|_| live.checkpoint_bytes > 0);
         let before = Before {
             attempt: live.attempt,

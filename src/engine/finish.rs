@@ -3,11 +3,11 @@
 use crate::engine::claim::Grant;
 use crate::engine::lookup::{Examined, Stored, check_open};
 use crate::engine::{Engine, Level, Promise, RoomError};
-use crate::error::{AdminError, ClaimError, Damaged, OutOfSpace, Unavailable, WriteError};
+use crate::error::{AdminError, ClaimError, Damaged, Unavailable, WriteError};
 use crate::index::{Live, Phase, Slot};
 use crate::key::Key;
 use crate::limits::PRINCIPAL_BYTES_MAX;
-use crate::log::append::Appended;
+use crate::log::append::{Appended, NoSpace};
 use crate::log::record::{Contents, Kind, words_for};
 use crate::sync;
 
@@ -50,17 +50,17 @@ impl Engine {
         let held = |error| Refusal { error, held: true };
         self.check_process().map_err(|error| held(error.into()))?;
         self.check_sizes(finish).map_err(held)?;
-        let mut extra = None;
+        let (mut extra, mut rest) = (None, None);
         let (appended, stored) = loop {
-            match self.finish_written(grant, finish, &mut extra) {
+            let (short, words) = match self.finish_written(grant, finish, &mut extra, &mut rest) {
                 Ok(written) => break written,
                 Err(FinishStep::Refused(refusal)) => return Err(refusal),
-                Err(FinishStep::Room(words)) => {
-                    drop(extra.take());
-                    let promised = self.promise(words).await;
-                    extra = Some(promised.map_err(|error| held(error.into::<WriteError>()))?);
-                }
-            }
+                Err(FinishStep::Room(words)) => (&mut extra, words),
+                Err(FinishStep::Rest(words)) => (&mut rest, words),
+            };
+            drop(short.take());
+            let promised = self.promise(words).await;
+            *short = Some(promised.map_err(|error| held(error.into::<WriteError>()))?);
         };
         let completed = matches!(finish, Finish::Complete { .. });
         self.counters.count_finish(completed);
@@ -105,6 +105,7 @@ impl Engine {
         grant: &Grant,
         finish: Finish<'_>,
         extra: &mut Option<Promise<'a>>,
+        rest: &mut Option<Promise<'a>>,
     ) -> Result<(Appended, Option<Result<Stored, Damaged>>), FinishStep> {
         let refused = |error: WriteError| {
             // Only a lost lease takes the key out of the guard's hand.
@@ -128,18 +129,16 @@ impl Engine {
             Err(short) => return Err(FinishStep::Room(short)),
         };
         let mut change = self.change(grant.hash, &grant.key);
+        drop(rest.take());
         let appended = match self.log.append(&contents) {
             Ok(appended) => appended,
-            Err(_) => {
-                // The rest of the segment is too small and can't be given up for this record.
+            Err(NoSpace { words }) => {
+                // The rest of the segment is too small, and to be given up it must be paid for.
                 change.publish(|live| {
                     live.phase = Phase::Owned;
                     live.promised_words = promised;
                 });
-                return Err(refused(WriteError::OutOfSpace(OutOfSpace {
-                    needed_bytes: words * 8,
-                    source: None,
-                })));
+                return Err(FinishStep::Rest(words));
             }
         };
         match extra {
@@ -226,9 +225,8 @@ impl Engine {
         if self.is_forked() {
             return;
         }
-        let mut extra = None;
         if self
-            .finish_written(grant, Finish::Release, &mut extra)
+            .finish_written(grant, Finish::Release, &mut None, &mut None)
             .is_err()
         {
             self.abandon(grant);
@@ -316,7 +314,13 @@ impl Engine {
             .map_err(|error| AdminError::Claim(RoomError::into::<ClaimError>(error)))?;
         loop {
             match self.forget_step(key, hash, force, &mut promise)? {
-                ForgetStep::Done(None) => return Ok(Forgotten::Absent),
+                ForgetStep::Done(None) => {
+                    // It may have been removed a moment ago: durable on return holds here too.
+                    self.reach(self.log.tail(), level)
+                        .await
+                        .map_err(ClaimError::Unavailable)?;
+                    return Ok(Forgotten::Absent);
+                }
                 ForgetStep::Done(Some(end)) => {
                     self.reach(end, level)
                         .await
@@ -432,7 +436,10 @@ pub(crate) fn check_owner(live: &Live, grant: &Grant) -> Result<(), WriteError> 
 
 enum FinishStep {
     Refused(Refusal),
+    /// Room for this many words is needed besides what was promised.
     Room(u64),
+    /// So many words at the end of the segment must be free to be left unused.
+    Rest(u64),
 }
 
 enum ForgetStep {

@@ -75,7 +75,17 @@ pub(crate) enum Examined {
 }
 
 impl Located {
-    /// The record in the slot, with its segment.
+    /// The record in the slot, its checksum verified: what the disk gives back now is what was
+    /// written. Whoever acts on a record looks at it through here once.
+    fn verified(&self) -> Result<Record<'_>, Damaged> {
+        let segment = self.segment.as_ref().ok_or_else(|| self.damaged())?;
+        let bytes = segment
+            .record_bytes(self.slot.offset())
+            .ok_or_else(|| self.damaged())?;
+        Record::parse(bytes, segment.seed).map_err(|_| self.damaged())
+    }
+
+    /// The record in the slot, with its segment, for a caller that knows it to be whole.
     pub(crate) fn record(&self) -> Result<(&Arc<Segment>, Record<'_>), Damaged> {
         let segment = self.segment.as_ref().ok_or_else(|| self.damaged())?;
         let bytes = segment
@@ -154,7 +164,7 @@ impl Engine {
         now_ms: u64,
     ) -> Result<Examined, Damaged> {
         for one in located.first.into_iter().chain(located.more) {
-            let (_, record) = one.record()?;
+            let record = one.verified()?;
             if !key.matches(record.key_lengths, record.key) {
                 continue;
             }
@@ -206,7 +216,10 @@ impl Engine {
                 let end = stored.end;
                 Ok(Glance::Answer(Look::Completed(stored), end))
             }
-            Examined::NotFound | Examined::Expired(_) => Ok(Glance::Answer(Look::Absent, 0)),
+            // A removal that a power loss takes back would bring the key back.
+            Examined::NotFound | Examined::Expired(_) => {
+                Ok(Glance::Answer(Look::Absent, self.log.tail()))
+            }
         }
     }
 }

@@ -64,6 +64,7 @@ pub(crate) struct Engine {
     report: RecoveryReport,
     path: PathBuf,
     lock: Mutex<open::Held>,
+    closed: parking_lot::Condvar,
 }
 
 /// How a call treats durability and waiting.

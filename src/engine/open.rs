@@ -7,7 +7,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
 use std::time::Instant;
+
+use parking_lot::Condvar;
 
 use crate::clock::StoreTime;
 use crate::engine::Engine;
@@ -29,7 +32,7 @@ use crate::open_error::OpenError;
 use crate::options::{Durability, Recovery, Settings};
 use crate::stats::Counters;
 use crate::sync::{self, AtomicU64, AtomicUsize, Mutex};
-use crate::timer::Timer;
+use crate::timer::{self, Timer};
 
 /// How far ahead a restored copy's epochs begin: the original may have been opened this often since.
 const RESTORED_EPOCHS: u64 = 1 << 20;
@@ -136,17 +139,38 @@ pub(crate) fn start(
         report,
         path: path.to_path_buf(),
         lock: Mutex::new(Held {
-            is_open: true,
+            stage: Stage::Open,
             lock,
         }),
+        closed: Condvar::new(),
     })
 }
 
-/// The directory's lock, and whether the store is still open.
+/// The directory's lock, and how far the store is closed.
 #[derive(Debug)]
 pub(crate) struct Held {
-    is_open: bool,
+    stage: Stage,
     lock: Option<DirectoryLock>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Open,
+    /// This thread is at it.
+    Closing(ThreadId),
+    Closed,
+}
+
+/// Ends a close, also one that unwinds.
+struct Closing<'a>(&'a Engine);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let mut held = self.0.lock.lock();
+        drop(held.lock.take());
+        held.stage = Stage::Closed;
+        self.0.closed.notify_all();
+    }
 }
 
 /// The largest record that is appended on a promise alone: a claim that carries a checkpoint, or a
@@ -266,11 +290,10 @@ impl Engine {
     /// is synced, the directory is unlocked. Later calls give `Closed`.
     pub(crate) fn close(&self) -> Result<(), ClaimError> {
         self.check_process()?;
-        // Held to the end, so that a second close returns when the first is done.
-        let mut held = self.lock.lock();
-        if !std::mem::take(&mut held.is_open) {
+        if !self.begin_close() {
             return Ok(());
         }
+        let closing = Closing(self);
         for stripe in self.index.stripes() {
             stripe.lock().closed = true;
         }
@@ -296,7 +319,7 @@ impl Engine {
         }
         self.timer.stop();
         let closed = self.log.close();
-        drop(held.lock.take());
+        drop(closing);
         closed.map_err(|source| {
             ClaimError::Unavailable(Unavailable::Poisoned {
                 file: self.path.display().to_string(),
@@ -305,9 +328,30 @@ impl Engine {
         })
     }
 
-    /// Whether the store was closed.
+    /// Whether the caller is the one to close. A second close returns when the first is done, unless
+    /// the first waits for it: a waker may close the store within a close, on the same thread or on
+    /// one that the first will join.
+    fn begin_close(&self) -> bool {
+        let mut held = self.lock.lock();
+        let this_thread = thread::current().id();
+        loop {
+            match held.stage {
+                Stage::Open => {
+                    held.stage = Stage::Closing(this_thread);
+                    return true;
+                }
+                Stage::Closing(thread) if thread == this_thread || timer::is_own_thread() => {
+                    return false;
+                }
+                Stage::Closing(_) => self.closed.wait(&mut held),
+                Stage::Closed => return false,
+            }
+        }
+    }
+
+    /// Whether the store was closed, or is being closed.
     pub(crate) fn is_closed(&self) -> bool {
-        !self.lock.lock().is_open
+        self.lock.lock().stage != Stage::Open
     }
 }
 

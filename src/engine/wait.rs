@@ -26,6 +26,14 @@ impl Engine {
         self.next_waiter.fetch_add(1, Ordering::Relaxed)
     }
 
+    fn cancel_waiter(&self, hash: u64, key: &Key, id: u64) {
+        let waker = {
+            let mut stripe = self.index.lock(hash);
+            stripe.live(hash, key).and_then(|live| live.cancel(id))
+        };
+        drop(waker);
+    }
+
     /// Waits until no transition of this key is under way: a few hundred nanoseconds, as a rule.
     pub(crate) async fn settled(&self, hash: u64, key: &Key) -> Result<(), ClaimError> {
         let place = Place {
@@ -35,11 +43,13 @@ impl Engine {
             id: self.waiter_id(),
         };
         poll_fn(|context| {
+            // Declared before the lock, so dropped after it.
+            let _replaced;
             let mut stripe = self.index.lock(hash);
             check_open(&stripe)?;
             match stripe.live(hash, key) {
                 Some(live) if live.phase == Phase::Changing => {
-                    live.register(place.id, context.waker(), Awaits::Settling);
+                    _replaced = live.register(place.id, context.waker(), Awaits::Settling);
                     Poll::Pending
                 }
                 _ => Poll::Ready(Ok(())),
@@ -60,10 +70,8 @@ struct Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if !self.engine.is_forked()
-            && let Some(live) = self.engine.index.lock(self.hash).live(self.hash, self.key)
-        {
-            live.cancel(self.id);
+        if !self.engine.is_forked() {
+            self.engine.cancel_waiter(self.hash, self.key, self.id);
         }
     }
 }
@@ -105,6 +113,8 @@ impl Wait {
     pub(crate) fn look(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClaimError>> {
         self.engine.check_process()?;
         let engine = Arc::clone(&self.engine);
+        // Declared before the lock, so dropped after it.
+        let _replaced;
         let mut stripe = engine.index.lock(self.hash);
         check_open(&stripe)?;
         let Some(live) = stripe.live(self.hash, &self.key) else {
@@ -123,7 +133,7 @@ impl Wait {
             }
             self.count()?;
         }
-        live.register(self.id, context.waker(), Awaits::Owner);
+        _replaced = live.register(self.id, context.waker(), Awaits::Owner);
         self.look_at_ms = live.lease_end_ms;
         Poll::Pending
     }
@@ -168,9 +178,7 @@ impl Drop for Wait {
         if self.engine.is_forked() {
             return;
         }
-        if let Some(live) = self.engine.index.lock(self.hash).live(self.hash, &self.key) {
-            live.cancel(self.id);
-        }
+        self.engine.cancel_waiter(self.hash, &self.key, self.id);
         if self.counted {
             self.engine.waiters.fetch_sub(1, Ordering::Relaxed);
         }

@@ -6,6 +6,7 @@ use crate::fingerprint::Fingerprint;
 use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::log::append::Appended;
+use crate::sync;
 
 /// Who has the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,14 +114,22 @@ impl Live {
     }
 
     /// Adds a waiter, or gives a known one its newest waker. Ids are unique in the store.
-    pub(crate) fn register(&mut self, id: u64, waker: &Waker, awaits: Awaits) {
+    ///
+    /// The waker that was replaced must be dropped without the lock: with it may go a task, and
+    /// what that holds of this store.
+    #[must_use]
+    pub(crate) fn register(&mut self, id: u64, waker: &Waker, awaits: Awaits) -> Option<Waker> {
         match self.waiters.iter_mut().find(|waiter| waiter.id == id) {
-            Some(waiter) => waiter.waker.clone_from(waker),
-            None => self.waiters.push(Waiter {
-                id,
-                waker: waker.clone(),
-                awaits,
-            }),
+            Some(known) if known.waker.will_wake(waker) => None,
+            Some(known) => Some(std::mem::replace(&mut known.waker, waker.clone())),
+            None => {
+                self.waiters.push(Waiter {
+                    id,
+                    waker: waker.clone(),
+                    awaits,
+                });
+                None
+            }
         }
     }
 
@@ -129,9 +138,12 @@ impl Live {
         self.waiters.iter().any(|waiter| waiter.id == id)
     }
 
-    /// Takes a waiter off the list.
-    pub(crate) fn cancel(&mut self, id: u64) {
-        self.waiters.retain(|waiter| waiter.id != id);
+    /// Takes a waiter off the list. Its waker must be dropped without the lock, as with
+    /// [`register`](Self::register).
+    #[must_use]
+    pub(crate) fn cancel(&mut self, id: u64) -> Option<Waker> {
+        let at = self.waiters.iter().position(|waiter| waiter.id == id)?;
+        Some(self.waiters.remove(at).waker)
     }
 
     /// Those to be woken, after the lock is gone, because a transition has ended; if the key
@@ -158,6 +170,6 @@ pub(crate) struct Waiters(Vec<Waker>);
 
 impl Waiters {
     pub(crate) fn wake(self) {
-        self.0.into_iter().for_each(Waker::wake);
+        self.0.into_iter().for_each(sync::wake);
     }
 }

@@ -40,7 +40,10 @@ struct Roll {
 
 /// There is no room for a record larger than what was promised to it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NoSpace;
+pub(crate) struct NoSpace {
+    /// How many words it would leave unused that were promised to others.
+    pub(crate) words: u64,
+}
 
 impl Appender {
     /// Starts in `active`, whose chain is empty, or with a placeholder that has no room. Everything
@@ -99,11 +102,15 @@ impl Appender {
                     if unpromised > paid {
                         if !self.space.try_take(unpromised - paid) {
                             self.space.give_back(paid);
-                            return Err(NoSpace);
+                            return Err(NoSpace { words: unpromised });
                         }
                         paid = unpromised;
                     }
-                    if active.try_pad(offset, remainder) {
+                    if remainder > 0 {
+                        if !active.try_pad(offset, remainder) {
+                            // Somebody took words there, maybe not all of them: look again.
+                            continue;
+                        }
                         self.space.give_back(paid - unpromised);
                         self.space
                             .give_back(self.space.slop().saturating_sub(remainder));
@@ -141,7 +148,9 @@ impl Appender {
                 .front()
                 .is_some_and(|segment| segment.end() <= watermark)
         {
-            roll.chain.pop_front();
+            if let Some(durable) = roll.chain.pop_front() {
+                durable.close_file();
+            }
         }
     }
 
@@ -253,5 +262,70 @@ impl Drop for Reservation {
         if !self.finished {
             self.segment.finish(self.offset, self.words, State::Padding);
         }
+    }
+}
+
+#[cfg(all(test, not(oncekey_loom)))]
+mod tests {
+    use super::*;
+    use crate::log::word::Decoded;
+    use crate::mem::Memory;
+
+    const WORDS: u64 = FIRST_RECORD + 64;
+
+    fn segment(number: u16) -> Arc<Segment> {
+        let base = (u64::from(number) + 1) * WORDS;
+        let memory = Memory::heap(WORDS as usize);
+        let name = number.to_string();
+        Arc::new(Segment::new(
+            number,
+            base,
+            7,
+            name,
+            None,
+            memory,
+            FIRST_RECORD,
+        ))
+    }
+
+    /// Who finds no room for a large record must not give up a segment whose last words somebody
+    /// else takes for a small one: the log would end in the hole.
+    #[test]
+    fn no_segment_is_left_before_it_is_full() {
+        let appender = Appender::new(segment(0), 24, WORDS);
+        for number in 1..4_000 {
+            appender.offer(segment(number));
+        }
+        std::thread::scope(|scope| {
+            for sizes in [[1, 2], [24, 9], [3, 30], [5, 1]] {
+                let appender = &appender;
+                scope.spawn(move || {
+                    for words in sizes.into_iter().cycle() {
+                        if !appender.space().try_take(words) {
+                            return;
+                        }
+                        match appender.reserve(words) {
+                            Ok(reservation) => drop(reservation.commit()),
+                            Err(NoSpace { .. }) => appender.space().give_back(words),
+                        }
+                    }
+                });
+            }
+        });
+        let chain = appender.chain();
+        let (active, full) = chain.split_last().expect("an active segment");
+        for segment in full {
+            let mut offset = FIRST_RECORD;
+            while offset < segment.words() {
+                match segment.word_at(offset) {
+                    Decoded::Word { words, .. } => offset += words,
+                    other => panic!("{other:?} at {offset} of segment {}", segment.name),
+                }
+            }
+        }
+        let unused = appender.ready() as u64 * (WORDS - FIRST_RECORD - 24);
+        let left = active.end() - active.tail();
+        let account = left as i64 - if left == 0 { 0 } else { 24 } + unused as i64;
+        assert_eq!(appender.space().available() as i64, account.max(0));
     }
 }

@@ -186,7 +186,7 @@ impl Commit {
             flusher.wake();
         }
         for waiter in woken {
-            waiter.waker.wake();
+            sync::wake(waiter.waker);
         }
     }
 
@@ -195,7 +195,7 @@ impl Commit {
         let (end, records) = committed_prefix(appender, start, target);
         for segment in appender.chain() {
             if segment.end() > start && segment.base < end {
-                segment.file.sync_data().map_err(|source| Poison {
+                segment.sync().map_err(|source| Poison {
                     file: segment.name.clone(),
                     source: std::sync::Arc::new(source),
                 })?;
@@ -225,6 +225,12 @@ impl Drop for Leading<'_> {
 }
 
 impl Waiting {
+    /// Takes a waiter off the list, to be dropped without the lock.
+    fn remove(&mut self, id: u64) -> Option<Waiter> {
+        let at = self.waiters.iter().position(|waiter| waiter.id == id)?;
+        Some(self.waiters.swap_remove(at))
+    }
+
     fn request(&mut self, target: u64) -> Option<Waker> {
         self.requested = Some(self.requested.map_or(target, |known| known.max(target)));
         self.flusher.take()
@@ -342,20 +348,21 @@ impl Future for Durable<'_> {
             }
             if !waiting.leading && this.lead == Lead::Allowed {
                 waiting.leading = true;
-                if let Some(id) = this.registered.take() {
-                    waiting.waiters.retain(|waiter| waiter.id != id);
-                }
+                let registered = this.registered.take();
+                let gone = registered.and_then(|id| waiting.remove(id));
                 drop(waiting);
+                drop(gone);
                 this.commit.lead(this.appender, this.target);
                 continue;
             }
-            this.register(&mut waiting, context.waker());
+            let replaced = this.register(&mut waiting, context.waker());
             let flusher = if waiting.leading {
                 None
             } else {
                 waiting.request(this.target)
             };
             drop(waiting);
+            drop(replaced);
             if let Some(flusher) = flusher {
                 flusher.wake();
             }
@@ -365,13 +372,16 @@ impl Future for Durable<'_> {
 }
 
 impl Durable<'_> {
-    fn register(&mut self, waiting: &mut Waiting, waker: &Waker) {
+    /// Gives back the waker that was replaced, to be dropped without the lock: with it may go a task
+    /// that waits here itself.
+    #[must_use]
+    fn register(&mut self, waiting: &mut Waiting, waker: &Waker) -> Option<Waker> {
         let known = self
             .registered
             .and_then(|id| waiting.waiters.iter_mut().find(|waiter| waiter.id == id));
-        if let Some(waiter) = known {
-            waiter.waker.clone_from(waker);
-            return;
+        if let Some(known) = known {
+            return (!known.waker.will_wake(waker))
+                .then(|| std::mem::replace(&mut known.waker, waker.clone()));
         }
         let id = waiting.next_id;
         waiting.next_id += 1;
@@ -382,23 +392,26 @@ impl Durable<'_> {
             waker: waker.clone(),
         });
         self.registered = Some(id);
+        None
     }
 }
 
 impl Drop for Durable<'_> {
     fn drop(&mut self) {
         let Some(id) = self.registered else { return };
-        let flusher = {
+        let (gone, flusher) = {
             let mut waiting = self.commit.state.lock();
-            waiting.waiters.retain(|waiter| waiter.id != id);
+            let gone = waiting.remove(id);
             // It may have been the one told to lead next.
-            match waiting.waiters.iter().map(|waiter| waiter.target).max() {
+            let flusher = match waiting.waiters.iter().map(|waiter| waiter.target).max() {
                 Some(target) if !waiting.leading && waiting.poison.is_none() => {
                     waiting.request(target)
                 }
                 _ => None,
-            }
+            };
+            (gone, flusher)
         };
+        drop(gone);
         if let Some(flusher) = flusher {
             flusher.wake();
         }

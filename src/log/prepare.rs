@@ -19,6 +19,7 @@ use crate::fs::Storage;
 use crate::log::append::Appender;
 use crate::log::header::Header;
 use crate::log::segment::{FIRST_RECORD, Segment};
+use crate::sync;
 
 /// Coordinates the preparing thread with those who wait for room.
 #[derive(Debug, Default)]
@@ -75,7 +76,12 @@ impl Preparer {
             std::mem::take(&mut state.waiters)
         };
         self.wake.notify_all();
-        waiters.into_iter().for_each(Waker::wake);
+        waiters.into_iter().for_each(sync::wake);
+    }
+
+    /// Whether the log is closed: a waker that this thread woke may have done it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.state.lock().stopped
     }
 
     /// Blocks the preparing thread until there is something to do.
@@ -111,7 +117,7 @@ impl Preparer {
             state.failure = outcome.err().map(Arc::new);
             std::mem::take(&mut state.waiters)
         };
-        waiters.into_iter().for_each(Waker::wake);
+        waiters.into_iter().for_each(sync::wake);
     }
 
     /// Takes a promise of `words` words as soon as there is room for it.
@@ -219,7 +225,7 @@ pub(crate) fn prepare_segment(
             header.base,
             header.seed(),
             name.clone(),
-            file,
+            Some(file),
             memory,
             FIRST_RECORD,
         ))

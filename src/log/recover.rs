@@ -145,7 +145,7 @@ pub(crate) fn recover(
     let origin = Origin::resolve(found, &files, now_ms)?;
     files.vet(origin.meta(), salvage)?;
     files.link(salvage)?;
-    let candidates = scan_all(std::mem::take(&mut files.segments))?;
+    let candidates = scan_all(storage, std::mem::take(&mut files.segments))?;
     let verdict = judge::judge(&candidates, origin.watermark(&candidates), salvage)?;
 
     let finish = Finish {
@@ -158,6 +158,15 @@ pub(crate) fn recover(
     let mut recovered = finish.run(candidates)?;
     recovered.report.duration = started.elapsed();
     Ok(recovered)
+}
+
+/// Refuses a directory that holds what is not a store's. Reads names only.
+///
+/// # Errors
+///
+/// [`RecoverError::ForeignFile`], or the system's.
+pub(crate) fn check_listing(storage: &dyn Storage) -> Result<(), RecoverError> {
+    Listing::read(storage).map(drop)
 }
 
 /// Visits the committed records of a recovered segment in order, each with its offset in words.
@@ -194,7 +203,10 @@ pub(crate) fn walk(
 }
 
 /// Maps and scans all segments, on as many threads as there are processors.
-fn scan_all(files: Vec<SegmentFile>) -> Result<Vec<Candidate>, RecoverError> {
+fn scan_all(
+    storage: &dyn Storage,
+    files: Vec<SegmentFile>,
+) -> Result<Vec<Candidate>, RecoverError> {
     let threads = thread::available_parallelism()
         .map_or(1, usize::from)
         .min(files.len());
@@ -206,7 +218,7 @@ fn scan_all(files: Vec<SegmentFile>) -> Result<Vec<Candidate>, RecoverError> {
             let Some(file) = files.get(index) else {
                 return scanned;
             };
-            scanned.push((index, scan_one(file)));
+            scanned.push((index, scan_one(storage, file)));
         }
     };
     let mut scanned = if threads <= 1 {
@@ -232,9 +244,11 @@ fn scan_all(files: Vec<SegmentFile>) -> Result<Vec<Candidate>, RecoverError> {
         .collect()
 }
 
-fn scan_one(file: &SegmentFile) -> io::Result<(Memory, Scan)> {
-    repair::read_through(file.file.as_ref(), file.len)?;
-    let memory = file.file.map(false)?;
+fn scan_one(storage: &dyn Storage, file: &SegmentFile) -> io::Result<(Memory, Scan)> {
+    // Open only for this: a store may have more segments than a process has descriptors.
+    let open = storage.open(&file.name)?;
+    repair::read_through(open.as_ref(), file.len)?;
+    let memory = open.map(false)?;
     let scan = scan(&memory, file.base, file.header.seed(), file.limit());
     Ok((memory, scan))
 }

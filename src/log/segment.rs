@@ -17,7 +17,7 @@ use crossbeam_utils::CachePadded;
 use crate::fs::StorageFile;
 use crate::log::word::{self, Decoded, State};
 use crate::mem::Memory;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// Word offset of the first record: the header takes one page.
 pub(crate) const FIRST_RECORD: u64 = 512;
@@ -49,8 +49,9 @@ pub(crate) struct Segment {
     pub(crate) seed: u64,
     /// Name of the file in the store's directory.
     pub(crate) name: String,
-    /// The file, kept open from the first write to the last sync so that no write error is lost.
-    pub(crate) file: std::sync::Arc<dyn StorageFile>,
+    /// The file, open from the first write to the last sync so that no write error is lost, and no
+    /// longer: a store has many segments and a process few descriptors. The map stays.
+    file: Mutex<Option<std::sync::Arc<dyn StorageFile>>>,
     memory: Memory,
     /// Where records may stand: the whole file, or up to the cut of a recovered segment.
     words: u64,
@@ -64,7 +65,7 @@ impl Segment {
         base: u64,
         seed: u64,
         name: String,
-        file: std::sync::Arc<dyn StorageFile>,
+        file: Option<std::sync::Arc<dyn StorageFile>>,
         memory: Memory,
         tail: u64,
     ) -> Self {
@@ -78,7 +79,7 @@ impl Segment {
             base,
             seed,
             name,
-            file,
+            file: Mutex::new(file),
             memory,
             words,
             tail: CachePadded::new(AtomicU64::new(tail)),
@@ -89,13 +90,12 @@ impl Segment {
     /// store was opened.
     pub(crate) fn placeholder(base: u64) -> Self {
         let memory = Memory::heap(FIRST_RECORD as usize);
-        let file = std::sync::Arc::new(NoFile);
         Self::new(
             0,
             base,
             0,
             String::from("no segment"),
-            file,
+            None,
             memory,
             FIRST_RECORD,
         )
@@ -104,6 +104,24 @@ impl Segment {
     /// Whether it is one.
     pub(crate) fn is_placeholder(&self) -> bool {
         self.words == FIRST_RECORD
+    }
+
+    /// Makes all that was written so far durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        match self.open_file() {
+            Some(file) => file.sync_data(),
+            None => Ok(()),
+        }
+    }
+
+    /// The file, as long as it may be written.
+    pub(crate) fn open_file(&self) -> Option<std::sync::Arc<dyn StorageFile>> {
+        self.file.lock().clone()
+    }
+
+    /// Closes the file: all of it is durable and nothing will be appended.
+    pub(crate) fn close_file(&self) {
+        *self.file.lock() = None;
     }
 
     /// Words that records may fill.
@@ -232,44 +250,5 @@ impl Segment {
             offset * 8,
         );
         offset + words
-    }
-}
-
-/// The file of a placeholder: nothing is ever written there.
-#[derive(Debug)]
-struct NoFile;
-
-impl NoFile {
-    fn refuse<T>() -> io::Result<T> {
-        Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            "a placeholder has no file",
-        ))
-    }
-}
-
-impl StorageFile for NoFile {
-    fn len(&self) -> io::Result<u64> {
-        Ok(0)
-    }
-
-    fn read_at(&self, _offset: u64, _buffer: &mut [u8]) -> io::Result<()> {
-        Self::refuse()
-    }
-
-    fn write_at(&self, _offset: u64, _bytes: &[u8]) -> io::Result<()> {
-        Self::refuse()
-    }
-
-    fn set_len(&self, _len: u64) -> io::Result<()> {
-        Self::refuse()
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        Self::refuse()
-    }
-
-    fn map(&self, _populate: bool) -> io::Result<Memory> {
-        Self::refuse()
     }
 }

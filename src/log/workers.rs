@@ -19,10 +19,12 @@ use crate::log::prepare::{self, Preparer, Room, Task, Zeroing};
 use crate::log::record::{COVERED_FROM, CRC_OFFSET, Contents, HEAD_BYTES, checksum};
 use crate::log::segment::{FIRST_RECORD, HEADER_BYTES, Segment};
 use crate::log::table::Segments;
-use crate::timer::join;
+use crate::timer::{self, join};
 
 /// How often an idle store looks whether its clock must be written down.
 const IDLE: Duration = Duration::from_secs(5);
+/// How far store time may be ahead of what is written down, in ms, but for `IDLE`.
+const CLOCK_EVERY_MS: u64 = 60_000;
 
 /// What a log is made of.
 pub(crate) struct LogParts {
@@ -109,9 +111,7 @@ impl Log {
         });
         let spawn = |name: &str, body: fn(&Shared)| {
             let shared = Arc::clone(&shared);
-            std::thread::Builder::new()
-                .name(name.into())
-                .spawn(move || body(&shared))
+            timer::spawn(name, move || body(&shared))
         };
         let threads = vec![
             spawn("oncekey-prepare", prepare_loop)?,
@@ -245,14 +245,13 @@ impl Log {
         if !active.is_placeholder() {
             if tail <= active.base {
                 shared.storage.remove(&active.name)?;
-            } else {
+            } else if let Some(file) = active.open_file() {
                 // What lies behind the chain is zero, and no response stands there.
                 let used_bytes = (tail - active.base) * 8;
-                active
-                    .file
-                    .set_len(used_bytes.next_multiple_of(HEADER_BYTES as u64))?;
-                active.file.sync_data()?;
+                file.set_len(used_bytes.next_multiple_of(HEADER_BYTES as u64))?;
+                file.sync_data()?;
             }
+            active.close_file();
         }
         shared.storage.sync_directory()?;
         shared.plan.lock().meta.update(|meta| {
@@ -266,9 +265,8 @@ impl Log {
         self.shared.preparer.stop();
         // The flusher ends when it is asked for the end of time.
         self.shared.commit.request(u64::MAX);
-        for thread in std::mem::take(&mut *self.threads.lock()) {
-            join(thread);
-        }
+        let threads = std::mem::take(&mut *self.threads.lock());
+        threads.into_iter().for_each(join);
     }
 }
 
@@ -298,11 +296,16 @@ impl Shared {
         Ok(())
     }
 
-    fn persist_clock(&self) {
+    /// Writes down how far time and the watermark have come: with every segment, and once a minute
+    /// while nothing is written. What expired before a crash then stays expired, whatever the wall
+    /// clock says after it, but for what expired within the last minute.
+    fn persist_progress(&self) {
         let now_ms = self.time.now_ms();
         let watermark = self.commit.watermark();
         let mut plan = self.plan.lock();
-        if plan.meta.meta().watermark >= watermark {
+        let known = plan.meta.meta();
+        let is_due = now_ms.saturating_sub(known.high_water_ms) >= CLOCK_EVERY_MS;
+        if known.watermark >= watermark && !is_due {
             return;
         }
         let written = plan.meta.update(|meta| {
@@ -361,7 +364,17 @@ impl Plan {
     }
 }
 
+/// Whatever ends the preparing thread ends those who wait for room.
+struct StopWaiting<'a>(&'a Preparer);
+
+impl Drop for StopWaiting<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
 fn prepare_loop(shared: &Shared) {
+    let _stop = StopWaiting(&shared.preparer);
     let wanted = || shared.appender.ready() < shared.prepared_segments;
     loop {
         match shared.preparer.next_task(wanted, IDLE) {
@@ -371,9 +384,11 @@ fn prepare_loop(shared: &Shared) {
                     tracing::warn!(%error, "no segment could be prepared");
                 }
                 shared.preparer.finished(outcome);
-                shared.persist_clock();
+                if !shared.preparer.is_stopped() {
+                    shared.persist_progress();
+                }
             }
-            Task::Idle => shared.persist_clock(),
+            Task::Idle => shared.persist_progress(),
             Task::Stop => return,
         }
     }

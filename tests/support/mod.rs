@@ -205,16 +205,17 @@ pub fn copy_directory(from: &Path, to: &Path) {
     }
 }
 
-/// Every file of a directory with its contents, in order, but for the lock's note.
-pub fn contents(directory: &Path) -> Vec<(String, Vec<u8>)> {
+/// Every file of a directory, in order, with length and checksum, but for the lock's note.
+pub fn contents(directory: &Path) -> Vec<(String, usize, u32)> {
     let mut files: Vec<_> = fs::read_dir(directory)
         .expect("a list")
         .map(|entry| {
             let entry = entry.expect("an entry");
             let name = entry.file_name().into_string().expect("a name");
-            (name, fs::read(entry.path()).unwrap_or_default())
+            let bytes = fs::read(entry.path()).unwrap_or_default();
+            (name, bytes.len(), crc32fast::hash(&bytes))
         })
-        .filter(|(name, _)| name != "LOCK")
+        .filter(|(name, ..)| name != "LOCK")
         .collect();
     files.sort();
     files

@@ -5,10 +5,8 @@
 //! When salvaging, a file that cannot belong is set aside, and a header that is damaged is made up:
 //! all words of a segment are bound to its name and the store, so they prove themselves.
 
-use std::sync::Arc;
-
 use crate::corruption::{Corruption, Damage};
-use crate::fs::{Storage, StorageFile};
+use crate::fs::Storage;
 use crate::log::header::{FORMAT_VERSION, Header, PAGE_BYTES, PageFault};
 use crate::log::meta::Meta;
 use crate::log::position;
@@ -22,7 +20,6 @@ pub(super) struct SegmentFile {
     pub(super) name: String,
     /// By its name; the header says the same.
     pub(super) base: u64,
-    pub(super) file: Arc<dyn StorageFile>,
     /// Bytes of the file now.
     pub(super) len: u64,
     pub(super) header: Header,
@@ -76,14 +73,14 @@ impl Files {
         let mut files = Self::default();
         for base in bases {
             let name = segment_name(*base);
-            let (file, len, header) = (|| {
+            let (len, header) = (|| {
                 let file = storage.open(&name)?;
                 let len = file.len()?;
                 let mut page = [0; PAGE_BYTES];
                 let bytes = usize::try_from(len).map_or(PAGE_BYTES, |len| len.min(PAGE_BYTES));
                 let (page, _) = page.split_at_mut(bytes);
                 file.read_at(0, page)?;
-                Ok((file, len, Header::decode(page)))
+                Ok((len, Header::decode(page)))
             })()
             .map_err(RecoverError::io(&name))?;
             let (header, fault) = match header {
@@ -105,7 +102,6 @@ impl Files {
             let file = SegmentFile {
                 name,
                 base,
-                file,
                 len,
                 header,
                 new_header,

@@ -73,13 +73,13 @@ impl Finish<'_> {
         if !report.clean {
             let names = leaving.iter().rev().map(String::as_str);
             repair::remove_in_order(self.storage, names).map_err(RecoverError::io("."))?;
-            mend_all(&mut staying, self.verdict.watermark)?;
+            mend_all(self.storage, &mut staying, self.verdict.watermark)?;
             // A file that stays may have got its name right before the crash.
             self.storage
                 .sync_directory()
                 .map_err(RecoverError::io("."))?;
         } else if let Some(last) = staying.last_mut() {
-            let cut = last.cut();
+            let cut = last.cut(self.storage);
             cut.map_err(RecoverError::io(&last.candidate.file.name))?;
         }
 
@@ -208,7 +208,11 @@ impl Finish<'_> {
 }
 
 /// Makes all that stays durable, and whole.
-fn mend_all(staying: &mut [Staying], watermark: u64) -> Result<(), RecoverError> {
+fn mend_all(
+    storage: &dyn Storage,
+    staying: &mut [Staying],
+    watermark: u64,
+) -> Result<(), RecoverError> {
     let mut previous = (0, 0);
     let count = staying.len();
     for (index, each) in staying.iter_mut().enumerate() {
@@ -217,7 +221,7 @@ fn mend_all(staying: &mut [Staying], watermark: u64) -> Result<(), RecoverError>
             (file.header.previous_base, file.header.previous_end) = previous;
         }
         let last = index + 1 == count;
-        let mended = each.mend(watermark, last);
+        let mended = each.mend(storage, watermark, last);
         mended.map_err(RecoverError::io(&each.candidate.file.name))?;
         previous = (each.candidate.file.base, each.end());
     }
@@ -241,20 +245,21 @@ impl Staying {
     }
 
     /// Cuts off the zeros behind the last range, which a process that closes has mapped.
-    fn cut(&mut self) -> io::Result<()> {
+    fn cut(&mut self, storage: &dyn Storage) -> io::Result<()> {
         let end = page_end(self.kept.tail);
         let file = &self.candidate.file;
         if file.len > end {
             self.candidate.memory = Memory::heap(0);
-            file.file.set_len(end)?;
-            file.file.sync_data()?;
-            self.candidate.memory = file.file.map(false)?;
+            let open = storage.open(&file.name)?;
+            open.set_len(end)?;
+            open.sync_data()?;
+            self.candidate.memory = open.map(false)?;
         }
         Ok(())
     }
 
     /// Writes again what may not be durable, and reads it once more.
-    fn mend(&mut self, watermark: u64, last: bool) -> io::Result<()> {
+    fn mend(&mut self, storage: &dyn Storage, watermark: u64, last: bool) -> io::Result<()> {
         let Self { candidate, kept } = self;
         let file = &candidate.file;
         let page_end = page_end(kept.tail);
@@ -268,8 +273,9 @@ impl Staying {
         }
         // The file may get another length.
         candidate.memory = Memory::heap(0);
+        let open = storage.open(&file.name)?;
         Mend {
-            file: file.file.as_ref(),
+            file: open.as_ref(),
             base: file.base,
             seed: file.header.seed(),
             header: file.new_header.then_some(&file.header),
@@ -279,7 +285,7 @@ impl Staying {
             cut: last || odd,
         }
         .run()?;
-        candidate.memory = file.file.map(false)?;
+        candidate.memory = open.map(false)?;
         let limit = if last { u64::MAX } else { kept.tail };
         let found = scan(&candidate.memory, file.base, file.header.seed(), limit);
         let same = found.spots.is_empty()
@@ -316,7 +322,7 @@ fn number(staying: Vec<Staying>) -> Result<Vec<Arc<Segment>>, RecoverError> {
             file.base,
             seed,
             file.name,
-            file.file,
+            None,
             candidate.memory,
             kept.tail,
         )));

@@ -174,7 +174,7 @@ fn what_a_failed_sync_left_in_the_cache_is_written_again() {
         let plan = FaultPlan::new(OperationKind::Sync, Fault::InputOutput).sticky();
         disk.fail(plan.drops_pages());
         for segment in &writer.segments {
-            segment.file.sync_data().expect_err("a fault");
+            segment.sync().expect_err("a fault");
         }
         disk.heal();
         let killed = writer.kill();

@@ -1,5 +1,6 @@
 //! I/O errors, at every operation of a recovery.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -7,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 use super::*;
 use crate::fs::simulated::{Fault, FaultPlan, OperationKind};
 use crate::fs::{FileEntry, StorageFile};
+use crate::sync::Mutex;
 
 /// An error while reading is an error, and never the end of the log.
 #[test]
@@ -128,13 +130,15 @@ fn assert_settled_after(disk: &SimulatedDisk, records: &[Seen]) {
 struct Forgetful {
     disk: SimulatedDisk,
     page: u64,
+    /// How often each segment was mapped, through whichever descriptor.
+    maps: Mutex<HashMap<String, Arc<AtomicU64>>>,
 }
 
 #[derive(Debug)]
 struct ForgetfulFile {
     file: Arc<dyn StorageFile>,
     page: u64,
-    maps: AtomicU64,
+    maps: Arc<AtomicU64>,
 }
 
 impl Storage for Forgetful {
@@ -154,7 +158,7 @@ impl Storage for Forgetful {
         Ok(Arc::new(ForgetfulFile {
             file,
             page: self.page,
-            maps: AtomicU64::new(0),
+            maps: Arc::clone(self.maps.lock().entry(name.to_owned()).or_default()),
         }))
     }
 
@@ -212,6 +216,7 @@ fn a_page_that_the_cache_drops_during_recovery_is_not_answered_from() {
         let forgetful = Forgetful {
             disk: disk.clone(),
             page,
+            maps: Mutex::default(),
         };
         match recover(&forgetful, false, 0) {
             Err(RecoverError::Io { file, source }) => {

@@ -138,7 +138,7 @@ impl Writer {
     /// Makes everything durable; later records know of it.
     fn sync(&mut self) -> u64 {
         for segment in &self.segments {
-            segment.file.sync_data().expect("a sync");
+            segment.sync().expect("a sync");
         }
         self.watermark = self.tail();
         self.watermark
