@@ -244,7 +244,8 @@ fn futures_dropped_at_random_leave_nobody_stuck() {
         let store = options.open(directory.path()).expect("a store");
         let keys: Vec<_> = (0..5).map(|number| key(&number.to_string())).collect();
         let mut random = Random::new(7);
-        let mut futures: Vec<Polled<Pin<Box<dyn Future<Output = Option<Operation>>>>>> = Vec::new();
+        type Claiming = Pin<Box<dyn Future<Output = Option<Operation>>>>;
+        let mut futures: Vec<Polled<Claiming>> = Vec::new();
         let mut held: Vec<Operation> = Vec::new();
         let rounds = match durability {
             Durability::Buffered => 5_000,
