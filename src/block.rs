@@ -4,8 +4,6 @@
 //! its own thread and parks in between. No runtime is involved.
 
 use std::cell::OnceCell;
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -33,9 +31,13 @@ thread_local! {
     static PARKER: OnceCell<(Arc<Parker>, Waker)> = const { OnceCell::new() };
 }
 
+#[cfg(oncekey_loom)]
+pub(crate) use loom::future::block_on;
+
 /// Polls `future` to its end on this thread.
-pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
+#[cfg(not(oncekey_loom))]
+pub(crate) fn block_on<F: std::future::Future>(future: F) -> F::Output {
+    let mut future = std::pin::pin!(future);
     with_parker(|parker, context| {
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(context) {

@@ -196,65 +196,40 @@ mod log;
 mod mem;
 mod sync;
 
-#[cfg(not(oncekey_loom))]
 mod batch;
-#[cfg(not(oncekey_loom))]
 mod block;
-#[cfg(not(oncekey_loom))]
 mod claim;
-#[cfg(not(oncekey_loom))]
 pub mod clock;
-#[cfg(not(oncekey_loom))]
 mod corruption;
-#[cfg(not(oncekey_loom))]
 mod engine;
-#[cfg(not(oncekey_loom))]
 mod error;
-#[cfg(not(oncekey_loom))]
 mod fingerprint;
-#[cfg(not(oncekey_loom))]
 mod index;
-#[cfg(not(oncekey_loom))]
 mod key;
-#[cfg(not(oncekey_loom))]
 pub mod limits;
-#[cfg(not(oncekey_loom))]
 mod listing;
-#[cfg(not(oncekey_loom))]
 mod open_error;
-#[cfg(not(oncekey_loom))]
 mod operation;
-#[cfg(not(oncekey_loom))]
 mod options;
-#[cfg(not(oncekey_loom))]
 mod report;
-#[cfg(not(oncekey_loom))]
 mod response;
-#[cfg(not(oncekey_loom))]
 mod run;
-#[cfg(not(oncekey_loom))]
 mod stats;
-#[cfg(not(oncekey_loom))]
 mod store;
-#[cfg(not(oncekey_loom))]
 mod ticket;
-#[cfg(not(oncekey_loom))]
 mod timer;
-#[cfg(not(oncekey_loom))]
 mod token;
 
-#[cfg(not(oncekey_loom))]
 pub use self::public::*;
 
 /// Simulated storage: crash images and injected faults, to test a service against lost power.
-#[cfg(all(feature = "testing", not(oncekey_loom)))]
+#[cfg(feature = "testing")]
 pub mod testing {
     pub use crate::fs::simulated::{
         Difference, Fault, FaultPlan, Operation, OperationKind, SimulatedDisk, is_power_loss,
     };
 }
 
-#[cfg(not(oncekey_loom))]
 mod public {
     pub use crate::claim::{Claim, InProgress, Mismatch, Saved, TooLate};
     pub use crate::clock::{Clock, ManualClock, SystemClock};

@@ -5,6 +5,9 @@
 //! very code that ships. The cfg has a name of its own because dependencies react to `cfg(loom)`.
 //! Only the surface that this crate uses is offered, in `parking_lot`'s shape: `lock` returns a
 //! guard, and no lock is ever poisoned.
+//!
+//! The models stand in modules called `loom_tests`, beside what they model. That they would notice
+//! a fault is shown by putting one in: [`mutation`] names the places. `.ci/loom` runs all of it.
 
 #[cfg(not(oncekey_loom))]
 pub(crate) use self::real::*;
@@ -48,6 +51,12 @@ mod real {
         }
     }
 
+    /// Whether a model is to be run with this fault in the code: only ever in models.
+    #[inline(always)]
+    pub(crate) const fn mutation(_name: &str) -> bool {
+        false
+    }
+
     /// Gives way to another thread while waiting for a step that takes well under a microsecond.
     pub(crate) fn relax(round: u32) {
         if round < 64 {
@@ -62,9 +71,10 @@ mod real {
 
 #[cfg(oncekey_loom)]
 mod modelled {
-    pub(crate) use loom::sync::Arc;
+    // Counting references is the library's affair; models are about what is done through them.
     pub(crate) use loom::sync::MutexGuard;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+    pub(crate) use std::sync::Arc;
 
     /// loom's mutex with `parking_lot`'s signature.
     #[derive(Debug)]
@@ -106,6 +116,37 @@ mod modelled {
     /// loom's own panics must come through.
     pub(crate) fn wake(waker: std::task::Waker) {
         waker.wake();
+    }
+
+    /// Whether the model is run with this fault in the code: `ONCEKEY_MUTATION` names one.
+    pub(crate) fn mutation(name: &str) -> bool {
+        static CHOSEN: std::sync::LazyLock<Option<String>> =
+            std::sync::LazyLock::new(|| std::env::var("ONCEKEY_MUTATION").ok());
+        CHOSEN.as_deref() == Some(name)
+    }
+
+    /// Runs a model through all its schedules with up to `preemptions` preemptions (or as many as
+    /// `LOOM_MAX_PREEMPTIONS` says) and tells how many those were.
+    #[cfg(test)]
+    pub(crate) fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+        use std::sync::atomic::{AtomicU64, Ordering};
+
+        let schedules = std::sync::Arc::new(AtomicU64::new(0));
+        let counted = std::sync::Arc::clone(&schedules);
+        let begun = std::time::Instant::now();
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
+        builder.max_branches = builder.max_branches.max(10_000);
+        builder.check(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            model();
+        });
+        println!(
+            "explored {:>8} schedules in {:>6.1} s: {}",
+            schedules.load(Ordering::Relaxed),
+            begun.elapsed().as_secs_f64(),
+            std::thread::current().name().unwrap_or_default(),
+        );
     }
 
     /// A loom model has no time: giving way is all that waiting can mean.

@@ -239,6 +239,33 @@ fn a_result_that_has_expired_never_comes_back() {
 }
 
 #[test]
+fn a_key_used_anew_each_time_it_expires_has_one_result_at_a_time() {
+    for mode in modes() {
+        let (directory, mut store, clock) = mode.store_and_clock();
+        let keys: Vec<_> = (0..5).map(|number| key(&number.to_string())).collect();
+        for generation in 0..12 {
+            for key in &keys {
+                let claim = mode.claim_with(&store, key, request(), retention(ms(1_000)));
+                let operation = started(claim.expect("a claim"));
+                let answer = format!("of generation {generation}");
+                mode.complete(operation, &answer).expect("a completion");
+                for _ in 0..2 {
+                    let saved = completed(mode.claim(&store, key, request()));
+                    assert_eq!(bytes(&saved), answer.as_bytes(), "{mode:?}");
+                }
+            }
+            assert_eq!(store.stats().completed_keys, keys.len() as u64, "{mode:?}");
+            if generation % 4 == 3 {
+                drop(store);
+                store = mode.reopen(&directory, &clock);
+                assert_eq!(store.stats().completed_keys, keys.len() as u64);
+            }
+            clock.advance(ms(1_000));
+        }
+    }
+}
+
+#[test]
 fn an_expired_key_whose_new_owner_dies_is_interrupted_and_not_completed() {
     for mode in modes() {
         let (_directory, store, clock) = mode.store_and_clock();

@@ -20,7 +20,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::sync::{AtomicI64, AtomicU64, Mutex, Ordering};
+use parking_lot::Mutex;
+
+use crate::sync::{AtomicI64, AtomicU64, Ordering};
 
 /// How often the wall clock is looked at, in ms of the monotonic one.
 const LOOK_EVERY_MS: u64 = 1_000;

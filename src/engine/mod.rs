@@ -18,6 +18,9 @@ mod open;
 mod progress;
 mod wait;
 
+#[cfg(all(test, oncekey_loom))]
+mod loom_tests;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -34,7 +37,7 @@ use crate::mem::ForkMark;
 use crate::options::{Durability, Settings};
 use crate::report::RecoveryReport;
 use crate::stats::Counters;
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use crate::timer::Timer;
 
 pub(crate) use self::claim::{Grant, Outcome, PreviousAttempt, Progress, Request, Unconfirmed};
@@ -63,7 +66,7 @@ pub(crate) struct Engine {
     pub(crate) counters: Counters,
     report: RecoveryReport,
     path: PathBuf,
-    lock: Mutex<open::Held>,
+    lock: parking_lot::Mutex<open::Held>,
     closed: parking_lot::Condvar,
 }
 

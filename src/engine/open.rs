@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::{self, ThreadId};
 use std::time::Instant;
 
-use parking_lot::Condvar;
+use parking_lot::{Condvar, Mutex};
 
 use crate::clock::StoreTime;
 use crate::engine::Engine;
@@ -31,7 +31,7 @@ use crate::mem::ForkMark;
 use crate::open_error::OpenError;
 use crate::options::{Durability, Recovery, Settings};
 use crate::stats::Counters;
-use crate::sync::{self, AtomicU64, AtomicUsize, Mutex};
+use crate::sync::{self, AtomicU64, AtomicUsize};
 use crate::timer::{self, Timer};
 
 /// How far ahead a restored copy's epochs begin: the original may have been opened this often since.
@@ -159,6 +159,17 @@ enum Stage {
     /// This thread is at it.
     Closing(ThreadId),
     Closed,
+}
+
+#[cfg(all(test, oncekey_loom))]
+impl Held {
+    /// Of an open store without a directory.
+    pub(crate) fn modelled() -> Self {
+        Self {
+            stage: Stage::Open,
+            lock: None,
+        }
+    }
 }
 
 /// Ends a close, also one that unwinds.

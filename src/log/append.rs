@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use crate::log::segment::{Attempt, FIRST_RECORD, Segment};
 use crate::log::space::Space;
 use crate::log::word::State;
-use crate::sync::{Arc, Loaded, Mutex, Swap};
+use crate::sync::{Arc, Loaded, Mutex, Swap, mutation};
 
 /// The writing end of the log.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Appender {
             match active.try_reserve(words) {
                 Attempt::Reserved(offset) => {
                     self.space.give_back(paid);
-                    if offset + words == active.words() {
+                    if offset + words == active.words() && !mutation("exact_fit_not_settled") {
                         self.space.give_back(self.space.slop());
                     }
                     return Ok(Reservation {
@@ -107,14 +107,18 @@ impl Appender {
                         paid = unpromised;
                     }
                     if remainder > 0 {
-                        if !active.try_pad(offset, remainder) {
+                        if !active.try_pad(offset, remainder)
+                            && !mutation("rolled_over_without_padding")
+                        {
                             // Somebody took words there, maybe not all of them: look again.
                             continue;
                         }
                         self.space.give_back(paid - unpromised);
-                        self.space
-                            .give_back(self.space.slop().saturating_sub(remainder));
                         paid = 0;
+                        if !mutation("padding_not_settled") {
+                            self.space
+                                .give_back(self.space.slop().saturating_sub(remainder));
+                        }
                     }
                     rolled |= self.roll_over(&active);
                 }
@@ -125,7 +129,9 @@ impl Appender {
     /// Offers a prepared segment.
     pub(crate) fn offer(&self, segment: Arc<Segment>) {
         let words = segment.end() - segment.tail();
-        self.roll.lock().ready.push_back(segment);
+        let mut roll = self.roll.lock();
+        roll.ready.push_back(segment);
+        // Only once it is there, and before anybody sees that it is.
         self.space.add(words);
     }
 
@@ -184,7 +190,12 @@ impl Appender {
     /// Makes the next segment active, unless somebody else has.
     fn roll_over(&self, full: &Segment) -> bool {
         let mut roll = self.roll.lock();
-        if self.active.load().base != full.base {
+        // A placeholder and the first segment begin at the same position.
+        let active = self.active.load();
+        let active: &Segment = &active;
+        let is_active = std::ptr::eq(active, full)
+            || (mutation("segments_told_apart_by_base") && active.base == full.base);
+        if !is_active {
             return false;
         }
         let next = roll
@@ -259,7 +270,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if !self.finished {
+        if !self.finished && !mutation("dropped_reservation_left") {
             self.segment.finish(self.offset, self.words, State::Padding);
         }
     }

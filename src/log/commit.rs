@@ -16,16 +16,20 @@
 //!   flusher: a leader that finishes hands on before it goes.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use crossbeam_utils::CachePadded;
 
+use crate::block::block_on;
 use crate::log::append::Appender;
 use crate::log::word::{Decoded, State};
-use crate::sync::{self, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::sync::{self, AtomicBool, AtomicU64, Mutex, Ordering, mutation};
+
+/// What the flusher is asked for when it is to end.
+const END_OF_TIME: u64 = u64::MAX;
 
 /// Who may run `fdatasync` for a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,8 +146,26 @@ impl Commit {
         }
     }
 
-    /// The flusher's side: what it was asked for, or `Pending` until it is asked.
-    pub(crate) fn poll_request(&self, context: &mut Context<'_>) -> Poll<u64> {
+    /// Ends the flusher.
+    pub(crate) fn stop_flusher(&self) {
+        self.request(END_OF_TIME);
+    }
+
+    /// The flusher's life: syncs whenever it is asked to, until it is stopped.
+    pub(crate) fn flush_until_stopped(&self, appender: &Appender) {
+        loop {
+            let target = block_on(poll_fn(|context| self.poll_request(context)));
+            if target == END_OF_TIME {
+                return;
+            }
+            if let Err(poison) = block_on(self.durable(appender, target, Lead::Allowed)) {
+                tracing::error!(%poison, "the store is poisoned until it is reopened");
+            }
+        }
+    }
+
+    /// What the flusher was asked for, or `Pending` until it is asked.
+    fn poll_request(&self, context: &mut Context<'_>) -> Poll<u64> {
         let mut waiting = self.state.lock();
         match waiting.requested.take() {
             Some(target) => Poll::Ready(target),
@@ -160,6 +182,9 @@ impl Commit {
             commit: self,
             finished: false,
         };
+        if mutation("watermark_before_sync") {
+            self.watermark.store(target, Ordering::Release);
+        }
         let outcome = self.sync_prefix(appender, target);
         leading.finished = true;
         self.finish(outcome);
@@ -175,9 +200,13 @@ impl Commit {
                     self.watermark.store(end, Ordering::Release);
                     waiting.hand_on(end)
                 }
+                Err(_) if mutation("failed_sync_forgotten") => waiting.hand_on(self.watermark()),
                 Err(poison) => {
                     waiting.poison = Some(poison);
                     self.poisoned.store(true, Ordering::Release);
+                    if mutation("poison_wakes_nobody") {
+                        return;
+                    }
                     (std::mem::take(&mut waiting.waiters), waiting.flusher.take())
                 }
             }
@@ -201,6 +230,11 @@ impl Commit {
                 })?;
             }
         }
+        let (end, records) = if mutation("prefix_read_after_sync") {
+            committed_prefix(appender, start, target)
+        } else {
+            (end, records)
+        };
         self.syncs.fetch_add(1, Ordering::Relaxed);
         self.records.fetch_add(records, Ordering::Relaxed);
         Ok(end)
@@ -240,14 +274,16 @@ impl Waiting {
     /// the list, so that the next sync starts before the served ones are woken.
     fn hand_on(&mut self, end: u64) -> (Vec<Waiter>, Option<Waker>) {
         let mut woken = Vec::with_capacity(self.waiters.len());
-        if let Some(next) = self
+        let next = self
             .waiters
             .iter()
-            .position(|waiter| waiter.target > end && waiter.lead == Lead::Allowed)
+            .position(|waiter| waiter.target > end && waiter.lead == Lead::Allowed);
+        let has_leader = next.is_some();
+        if let Some(next) = next
+            && !mutation("next_leader_not_woken")
         {
             woken.push(self.waiters.swap_remove(next));
         }
-        let has_leader = !woken.is_empty();
         let mut left_behind = None;
         let mut index = 0;
         while let Some(waiter) = self.waiters.get(index) {
@@ -293,6 +329,9 @@ fn committed_prefix(appender: &Appender, start: u64, target: u64) -> (u64, u64) 
                         words,
                         state: State::Padding,
                     } => position += words,
+                    Decoded::Word { words, .. } if mutation("reserved_counts_as_committed") => {
+                        position += words;
+                    }
                     Decoded::Word {
                         state: State::Reserved,
                         ..
@@ -355,8 +394,12 @@ impl Future for Durable<'_> {
                 this.commit.lead(this.appender, this.target);
                 continue;
             }
+            if mutation("waiter_looks_then_locks_again") {
+                drop(waiting);
+                waiting = this.commit.state.lock();
+            }
             let replaced = this.register(&mut waiting, context.waker());
-            let flusher = if waiting.leading {
+            let flusher = if waiting.leading || mutation("flusher_not_asked") {
                 None
             } else {
                 waiting.request(this.target)
@@ -404,7 +447,11 @@ impl Drop for Durable<'_> {
             let gone = waiting.remove(id);
             // It may have been the one told to lead next.
             let flusher = match waiting.waiters.iter().map(|waiter| waiter.target).max() {
-                Some(target) if !waiting.leading && waiting.poison.is_none() => {
+                Some(target)
+                    if !waiting.leading
+                        && waiting.poison.is_none()
+                        && !mutation("dropped_leader_hands_on_nothing") =>
+                {
                     waiting.request(target)
                 }
                 _ => None,

@@ -15,26 +15,18 @@ pub(crate) mod segment;
 pub(crate) mod space;
 pub(crate) mod word;
 
-#[cfg(not(oncekey_loom))]
 pub(crate) mod header;
-#[cfg(not(oncekey_loom))]
 pub(crate) mod meta;
-#[cfg(not(oncekey_loom))]
 pub(crate) mod position;
-#[cfg(not(oncekey_loom))]
 pub(crate) mod prepare;
-#[cfg(not(oncekey_loom))]
 pub(crate) mod record;
-#[cfg(not(oncekey_loom))]
 pub(crate) mod recover;
-#[cfg(not(oncekey_loom))]
 pub(crate) mod repair;
-#[cfg(not(oncekey_loom))]
 pub(crate) mod scan;
-#[cfg(not(oncekey_loom))]
 pub(crate) mod table;
-#[cfg(not(oncekey_loom))]
 mod workers;
 
-#[cfg(not(oncekey_loom))]
+#[cfg(all(test, oncekey_loom))]
+pub(crate) mod loom_tests;
+
 pub(crate) use self::workers::{Log, LogParts};

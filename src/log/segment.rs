@@ -17,7 +17,7 @@ use crossbeam_utils::CachePadded;
 use crate::fs::StorageFile;
 use crate::log::word::{self, Decoded, State};
 use crate::mem::Memory;
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering, mutation};
 
 /// Word offset of the first record: the header takes one page.
 pub(crate) const FIRST_RECORD: u64 = 512;
@@ -177,9 +177,12 @@ impl Segment {
     pub(crate) fn finish(&self, offset: u64, words: u64, state: State) {
         debug_assert!(state != State::Reserved);
         let finished = word::encode(words, state, self.base + offset, self.seed).to_le();
-        self.memory
-            .word(offset as usize)
-            .store(finished, Ordering::Release);
+        let ordering = if mutation("committed_without_release") {
+            Ordering::Relaxed
+        } else {
+            Ordering::Release
+        };
+        self.memory.word(offset as usize).store(finished, ordering);
     }
 
     /// What stands at a word offset.
@@ -194,13 +197,11 @@ impl Segment {
     }
 
     /// Bytes of a reserved range read by its owner, or of a finished one read by anybody.
-    #[cfg(not(oncekey_loom))]
     pub(crate) fn bytes(&self, byte_offset: usize, len: usize) -> &[u8] {
         self.memory.bytes(byte_offset, len)
     }
 
     /// The whole committed record at a word offset, first word included; `None` when none is there.
-    #[cfg(not(oncekey_loom))]
     pub(crate) fn record_bytes(&self, offset: u64) -> Option<&[u8]> {
         if offset < FIRST_RECORD || offset >= self.words {
             return None;
@@ -232,9 +233,12 @@ impl Segment {
     }
 
     fn swap_empty(&self, offset: u64, new: u64) -> Result<(), u64> {
-        self.memory
-            .word(offset as usize)
-            .compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire)
+        let word = self.memory.word(offset as usize);
+        if mutation("reserved_in_two_steps") && word.load(Ordering::Acquire) == 0 {
+            word.store(new, Ordering::Release);
+            return Ok(());
+        }
+        word.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire)
             .map(drop)
             .map_err(u64::from_le)
     }

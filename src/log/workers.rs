@@ -263,8 +263,7 @@ impl Log {
 
     fn stop_threads(&self) {
         self.shared.preparer.stop();
-        // The flusher ends when it is asked for the end of time.
-        self.shared.commit.request(u64::MAX);
+        self.shared.commit.stop_flusher();
         let threads = std::mem::take(&mut *self.threads.lock());
         threads.into_iter().for_each(join);
     }
@@ -395,18 +394,65 @@ fn prepare_loop(shared: &Shared) {
 }
 
 fn flush_loop(shared: &Shared) {
-    loop {
-        let target = block_on(std::future::poll_fn(|context| {
-            shared.commit.poll_request(context)
-        }));
-        if target == u64::MAX {
-            return;
+    shared.commit.flush_until_stopped(&shared.appender);
+}
+
+#[cfg(all(test, oncekey_loom))]
+impl Log {
+    /// A log for models: without threads, over segments that are all there will be. So many words
+    /// more can be promised than there are, since models are too small for what is set aside.
+    pub(crate) fn modelled(
+        segments: Vec<Arc<Segment>>,
+        promised_words: u64,
+        time: &Arc<StoreTime>,
+    ) -> Self {
+        use crate::log::loom_tests::{BASE, Void};
+        use crate::log::meta::Meta;
+
+        let table = Segments::new();
+        for segment in &segments {
+            table.insert(segment);
         }
-        let durable = shared
-            .commit
-            .durable(&shared.appender, target, Lead::Allowed);
-        if let Err(poison) = block_on(durable) {
-            tracing::error!(%poison, "the store is poisoned until it is reopened");
+        let mut segments = segments.into_iter();
+        let first = segments.next().expect("at least one segment");
+        let appender = Appender::new(first, 64, BASE);
+        appender.space().give_back(promised_words);
+        segments.for_each(|segment| appender.offer(segment));
+        let meta = Meta {
+            store_id: 1,
+            secret: [2; 32],
+            epoch: position::epoch_of(BASE),
+            high_water_ms: 0,
+            watermark: 0,
+            clean: false,
+            restored_at_ms: 0,
+            created_ms: 0,
+        };
+        let plan = Plan {
+            meta: MetaFile::create(&Void, meta).expect("nothing fails"),
+            next_base: BASE,
+            previous: (0, 0),
+            segment_bytes: 0,
+            zeroing: Zeroing::Ahead,
+        };
+        let shared = Arc::new(Shared {
+            appender,
+            commit: Commit::new(BASE),
+            preparer: Preparer::default(),
+            segments: table,
+            storage: Arc::new(Void),
+            time: Arc::clone(time),
+            plan: Mutex::new(plan),
+            prepared_segments: 0,
+        });
+        Self {
+            shared,
+            threads: Mutex::new(Vec::new()),
         }
+    }
+
+    /// Serves futures on this thread until the log is closed.
+    pub(crate) fn flush(&self) {
+        flush_loop(&self.shared);
     }
 }

@@ -1,11 +1,12 @@
 //! [`Memory`] for loom models: a handful of loom's atomics.
 //!
-//! Same surface as the shipping one, except that there is no `bytes`: a model has no plain memory
-//! to point into. Files cannot be mapped either.
+//! Same surface as the shipping one. There is no plain memory to point into, so [`Memory::bytes`]
+//! reads the words one by one and shows a copy, made at that moment: whoever looks at a range before
+//! it was published sees, in some schedule, words that were not yet written. Files cannot be mapped.
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::{WORD, for_each_word};
 use crate::sync::{AtomicU64, Ordering};
@@ -14,15 +15,25 @@ use crate::sync::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Memory {
     heap: Arc<[AtomicU64]>,
+    /// Words in front of the first that exists; a model that reaches one is wrong.
+    left_out: usize,
     words: usize,
+    copies: Copies,
 }
 
 impl Memory {
     /// Zeroed memory. Must be called inside a model.
     pub(crate) fn heap(words: usize) -> Self {
+        Self::heap_from(0, words)
+    }
+
+    /// The same without the first `left_out` words. Every word costs a model time.
+    pub(crate) fn heap_from(left_out: usize, words: usize) -> Self {
         Self {
-            heap: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            heap: (left_out..words).map(|_| AtomicU64::new(0)).collect(),
+            left_out,
             words,
+            copies: Copies::default(),
         }
     }
 
@@ -43,8 +54,13 @@ impl Memory {
 
     /// One word.
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < self.words, "word {index} of {}", self.words);
-        &self.heap[index]
+        assert!(
+            (self.left_out..self.words).contains(&index),
+            "word {index} of {}..{}",
+            self.left_out,
+            self.words
+        );
+        &self.heap[index - self.left_out]
     }
 
     /// Copies `bytes` to `byte_offset`, with one relaxed store a word.
@@ -60,27 +76,34 @@ impl Memory {
         });
     }
 
-    /// The bytes of a range, read with relaxed loads.
-    pub(crate) fn copy_out(&self, byte_offset: usize, len: usize) -> Vec<u8> {
+    /// The bytes of a range, read now with relaxed loads.
+    pub(crate) fn bytes(&self, byte_offset: usize, len: usize) -> &[u8] {
         assert!(
             byte_offset + len <= self.words * WORD,
-            "{len} bytes at {byte_offset}"
+            "{len} bytes at {byte_offset} of {}",
+            self.words * WORD
         );
-        (byte_offset..byte_offset + len)
-            .map(|at| self.word(at / WORD).load(Ordering::Relaxed).to_le_bytes()[at % WORD])
-            .collect()
+        let first = byte_offset / WORD;
+        let mut copy: Vec<u8> = (first..(byte_offset + len).div_ceil(WORD))
+            .flat_map(|index| self.word(index).load(Ordering::Relaxed).to_le_bytes())
+            .collect();
+        copy.drain(..byte_offset - first * WORD);
+        copy.truncate(len);
+        self.copies.keep(copy)
     }
 
     /// Another handle to the first `words` words of the same memory.
     pub(crate) fn share(&self, words: usize) -> Self {
         assert!(
-            words <= self.heap.len(),
+            words <= self.words,
             "{words} words of a heap of {}",
-            self.heap.len()
+            self.words
         );
         Self {
             heap: Arc::clone(&self.heap),
+            left_out: self.left_out,
             words,
+            copies: Copies::default(),
         }
     }
 
@@ -90,13 +113,33 @@ impl Memory {
     }
 }
 
+/// Keeps what was handed out for as long as the memory lives: a list that only grows at its end.
+#[derive(Debug, Default)]
+struct Copies(OnceLock<Box<(Vec<u8>, Copies)>>);
+
+impl Copies {
+    fn keep(&self, copy: Vec<u8>) -> &[u8] {
+        let mut list = self;
+        let mut unplaced = Some(copy);
+        loop {
+            let node = list
+                .0
+                .get_or_init(|| Box::new((unplaced.take().unwrap_or_default(), Self::default())));
+            if unplaced.is_none() {
+                return &node.0;
+            }
+            list = &node.1;
+        }
+    }
+}
+
 #[cfg(test)]
-mod tests {
+mod loom_tests {
     use loom::thread;
 
     use super::*;
 
-    /// What `copy_in` and `copy_out` rest on: a releasing store publishes the range before it.
+    /// What `copy_in` and `bytes` rest on: a releasing store publishes the range before it.
     #[test]
     fn a_published_range_is_seen_whole() {
         loom::model(|| {
@@ -107,7 +150,7 @@ mod tests {
                 shared.word(0).store(1, Ordering::Release);
             });
             if memory.word(0).load(Ordering::Acquire) == 1 {
-                assert_eq!(memory.copy_out(8, 12), b"twelve bytes");
+                assert_eq!(memory.bytes(8, 12), b"twelve bytes");
             }
             writer.join().expect("written");
         });

@@ -60,7 +60,7 @@ impl Mode {
     pub fn store(self) -> (TempDir, Store) {
         let directory = directory();
         let store = self.options().open(directory.path()).expect("a new store");
-        (directory, store)
+        (directory, prepared(store))
     }
 
     /// A store of its own, with a clock that is set by hand.
@@ -71,7 +71,7 @@ impl Mode {
             .clock(Arc::new(clock.clone()))
             .open(directory.path())
             .expect("a new store");
-        (directory, store, clock)
+        (directory, prepared(store), clock)
     }
 
     pub fn options(self) -> Options {
@@ -167,7 +167,15 @@ pub fn buffered() -> (TempDir, Store) {
     let store = small(Durability::Buffered)
         .open(directory.path())
         .expect("a new store");
-    (directory, store)
+    (directory, prepared(store))
+}
+
+/// The store once its next segment is ready, so that the room it counts stays the same.
+pub fn prepared(store: Store) -> Store {
+    eventually("the prepared segment", || {
+        store.stats().segments_prepared >= 1
+    });
+    store
 }
 
 /// [`buffered`], with a clock that is set by hand.
