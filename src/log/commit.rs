@@ -447,11 +447,7 @@ impl Drop for Durable<'_> {
             let gone = waiting.remove(id);
             // It may have been the one told to lead next.
             let flusher = match waiting.waiters.iter().map(|waiter| waiter.target).max() {
-                Some(target)
-                    if !waiting.leading
-                        && waiting.poison.is_none()
-                        && !mutation("dropped_leader_hands_on_nothing") =>
-                {
+                Some(target) if !waiting.leading && waiting.poison.is_none() => {
                     waiting.request(target)
                 }
                 _ => None,
