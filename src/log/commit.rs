@@ -34,8 +34,11 @@ const END_OF_TIME: u64 = u64::MAX;
 /// Who may run `fdatasync` for a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lead {
-    /// A thread that may block.
+    /// A thread that may block: it syncs as far as the committed records reach.
     Allowed,
+    /// The flusher: it syncs just as far as it was asked to. At a roll-over that is the segment that
+    /// is full; syncing the one being written as well would make each of its pages fault again.
+    Background,
     /// A future: somebody else leads.
     Never,
 }
@@ -158,7 +161,7 @@ impl Commit {
             if target == END_OF_TIME {
                 return;
             }
-            if let Err(poison) = block_on(self.durable(appender, target, Lead::Allowed)) {
+            if let Err(poison) = block_on(self.durable(appender, target, Lead::Background)) {
                 tracing::error!(%poison, "the store is poisoned until it is reopened");
             }
         }
@@ -177,7 +180,7 @@ impl Commit {
     }
 
     /// Syncs once, as far as the committed prefix reaches, which is at least `target`.
-    fn lead(&self, appender: &Appender, target: u64) {
+    fn lead(&self, appender: &Appender, target: u64, lead: Lead) {
         let mut leading = Leading {
             commit: self,
             finished: false,
@@ -185,7 +188,7 @@ impl Commit {
         if mutation("watermark_before_sync") {
             self.watermark.store(target, Ordering::Release);
         }
-        let outcome = self.sync_prefix(appender, target);
+        let outcome = self.sync_prefix(appender, target, lead);
         leading.finished = true;
         self.finish(outcome);
         appender.retire_durable(self.watermark());
@@ -219,9 +222,9 @@ impl Commit {
         }
     }
 
-    fn sync_prefix(&self, appender: &Appender, target: u64) -> Result<u64, Poison> {
+    fn sync_prefix(&self, appender: &Appender, target: u64, lead: Lead) -> Result<u64, Poison> {
         let start = self.watermark();
-        let (end, records) = committed_prefix(appender, start, target);
+        let (end, records) = committed_prefix(appender, start, target, lead);
         for segment in appender.chain() {
             if segment.end() > start && segment.base < end {
                 segment.sync().map_err(|source| Poison {
@@ -231,7 +234,7 @@ impl Commit {
             }
         }
         let (end, records) = if mutation("prefix_read_after_sync") {
-            committed_prefix(appender, start, target)
+            committed_prefix(appender, start, target, lead)
         } else {
             (end, records)
         };
@@ -277,7 +280,7 @@ impl Waiting {
         let next = self
             .waiters
             .iter()
-            .position(|waiter| waiter.target > end && waiter.lead == Lead::Allowed);
+            .position(|waiter| waiter.target > end && waiter.lead != Lead::Never);
         let has_leader = next.is_some();
         if let Some(next) = next
             && !mutation("next_leader_not_woken")
@@ -305,18 +308,22 @@ impl Waiting {
 /// Walks the chain from `start` over committed records and padding, waiting for those below
 /// `target` whose writers are in the middle of a copy. Returns where it got to and over how many
 /// records.
-fn committed_prefix(appender: &Appender, start: u64, target: u64) -> (u64, u64) {
+fn committed_prefix(appender: &Appender, start: u64, target: u64, lead: Lead) -> (u64, u64) {
     let mut position = start;
     let mut records = 0;
     let mut round = 0;
+    let is_enough = |position| lead == Lead::Background && position >= target;
     'again: loop {
         for segment in appender.chain() {
+            if is_enough(position) {
+                break 'again;
+            }
             if segment.end() <= position {
                 continue;
             }
             // Positions jump where a new epoch begins: the next segment in the chain goes on.
             position = position.max(segment.base + crate::log::segment::FIRST_RECORD);
-            while position < segment.end() {
+            while position < segment.end() && !is_enough(position) {
                 match segment.word_at(position - segment.base) {
                     Decoded::Word {
                         words,
@@ -385,13 +392,13 @@ impl Future for Durable<'_> {
             if let Some(poison) = &waiting.poison {
                 return Poll::Ready(Err(poison.clone()));
             }
-            if !waiting.leading && this.lead == Lead::Allowed {
+            if !waiting.leading && this.lead != Lead::Never {
                 waiting.leading = true;
                 let registered = this.registered.take();
                 let gone = registered.and_then(|id| waiting.remove(id));
                 drop(waiting);
                 drop(gone);
-                this.commit.lead(this.appender, this.target);
+                this.commit.lead(this.appender, this.target, this.lead);
                 continue;
             }
             if mutation("waiter_looks_then_locks_again") {

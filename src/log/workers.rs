@@ -160,10 +160,11 @@ impl Log {
         let crc = checksum(covered, segment.seed);
         segment.copy_in(start + CRC_OFFSET, &crc.to_le_bytes());
         let rolled = reservation.rolled();
+        let segment_base = segment.base;
         let appended = reservation.commit();
         if rolled {
             self.shared.preparer.poke();
-            self.shared.commit.request(appended.sequence);
+            self.shared.commit.request(segment_base);
         }
         Ok(appended)
     }
