@@ -182,6 +182,8 @@ fn a_look_dropped_half_way_changes_nothing() {
     let operation = started(claim.expect("a claim"));
     let key = key("k-1");
     drop(Polled::new(store.get_async(&key)).pending());
+    // The sync that the look asked for is over, so that the next one has to be waited for.
+    store.flush().expect("synced");
     operation.complete(b"paid").expect("a completion");
     drop(Polled::new(store.flush_async()).pending());
     assert!(matches!(store.get(&key), Ok(KeyState::Completed(_))));

@@ -412,15 +412,20 @@ fn failing_syncs() -> FaultPlan {
         .drops_pages()
 }
 
+/// Waits until no segment is being made: the sync that fails is to be one of the log.
+fn is_quiet(store: &Store) {
+    eventually("the prepared segment", || {
+        store.stats().segments_prepared >= 1
+    });
+}
+
 /// A store with a durable result, whose next sync of the log fails.
 fn about_to_fail(durability: Durability) -> (SimulatedDisk, Store) {
     let disk = SimulatedDisk::new();
     let store = open(&disk, durability);
     finish(&store, &key("durable"), b"paid");
     store.flush().expect("synced");
-    eventually("the prepared segment", || {
-        store.stats().segments_prepared >= 1
-    });
+    is_quiet(&store);
     disk.fail(failing_syncs());
     (disk, store)
 }
@@ -520,6 +525,7 @@ fn every_end_whose_sync_fails_is_of_unknown_outcome_and_gives_no_guard_back() {
             let store = open(&disk, mode.durability);
             finish(&store, &key("durable"), b"paid");
             let mut operation = started(mode.claim(&store, &key("k-1"), request()));
+            is_quiet(&store);
             disk.fail(failing_syncs());
             let (error, held) = match end {
                 "complete" => {
@@ -596,6 +602,7 @@ fn who_waits_for_an_owner_whose_completion_fails_to_sync_is_told() {
                 mode.wait(progress)
             });
             eventually("the waiter", || store.stats().waiters == 1);
+            is_quiet(&store);
             disk.fail(failing_syncs());
             assert!(mode.complete(operation, b"paid").is_err());
             poisoned(waiting.join().expect("no panic"));

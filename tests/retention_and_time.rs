@@ -522,9 +522,10 @@ fn in_a_restored_copy_what_was_first_sent_before_the_restore_is_too_late() {
 #[test]
 fn the_system_clock_tells_the_time_of_day() {
     let (_directory, store) = buffered();
-    let before = SystemTime::now() - ms(1);
+    // Store time is steered to the wall clock, not set by it.
+    let before = SystemTime::now() - ms(1_000);
     let saved = finish(&store, &key("k-1"), b"paid");
-    let after = SystemTime::now() + ms(1);
+    let after = SystemTime::now() + ms(1_000);
     assert!((before..=after).contains(&saved.completed_at()));
     assert!((before..=after).contains(&store.now()));
 }
