@@ -1,10 +1,9 @@
 //! `claim`: start an operation, or learn what became of it.
 
-use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::engine::lookup::{Examined, Located, check_open};
+use crate::engine::lookup::{Examined, Found, Located, check_open};
 use crate::engine::{Engine, Level, Promise, RoomError};
 use crate::error::{ClaimError, Unavailable};
 use crate::fingerprint::{Comparison, Fingerprint};
@@ -12,7 +11,6 @@ use crate::index::live::WHILE_ALIVE;
 use crate::index::{Live, Phase, Slot, Stripe};
 use crate::key::Key;
 use crate::log::record::{Contents, Kind, words_for};
-use crate::log::segment::Segment;
 use crate::options::ResolvedClaim;
 use crate::sync::{MutexGuard, Ordering};
 
@@ -198,8 +196,8 @@ impl Engine {
         }
         let located = self.locate(&candidates);
         drop(stripe);
-        let replaces = match self.examine(located, &request.key, now_ms)? {
-            Examined::Found(found) => return answer_completed(&found, request),
+        let replaces = match self.examine(&located, &request.key, now_ms)? {
+            Examined::Found(found) => return Ok(answer_completed(found, request)),
             Examined::Expired(slot) => Some(slot),
             Examined::NotFound => None,
         };
@@ -332,7 +330,7 @@ impl Engine {
     ) -> Result<Step, ClaimError> {
         let mut change = self.change(hash, &request.key);
         let checkpoint = match before.checkpoint.as_ref().map(Located::record).transpose() {
-            Ok(found) => found.map(|(_, record)| Bytes::copy_from_slice(record.checkpoint)),
+            Ok(found) => found.map(|(_, record, _)| Bytes::copy_from_slice(record.checkpoint)),
             Err(damaged) => {
                 change.undo(Phase::Interrupted);
                 return Err(damaged.into());
@@ -454,19 +452,17 @@ impl Engine {
 }
 
 /// The one place where a stored result turns into an answer: fingerprint first.
-pub(super) fn answer_completed(found: &Located, request: &Request) -> Result<Step, ClaimError> {
-    let (_, record): (&Arc<Segment>, _) = found.record()?;
-    let stored = found.stored()?;
-    let end = stored.end;
-    let outcome = match request.fingerprint.compare(record.fingerprint) {
+pub(super) fn answer_completed(found: Found, request: &Request) -> Step {
+    let end = found.stored.end;
+    let outcome = match request.fingerprint.compare(found.fingerprint) {
         Comparison::Different => Outcome::Mismatch {
-            attempt: record.attempt,
+            attempt: found.stored.attempt,
             completed: true,
-            since_ms: record.ended_ms,
+            since_ms: found.stored.completed_ms,
         },
-        Comparison::Same | Comparison::NotComparable => Outcome::Completed(stored),
+        Comparison::Same | Comparison::NotComparable => Outcome::Completed(found.stored),
     };
-    Ok(Step::Answer(outcome, end))
+    Step::Answer(outcome, end)
 }
 
 /// An outcome on its way to the caller. Dropped here (a cancelled future, a failed sync), a grant is

@@ -3,7 +3,7 @@
 use crate::engine::claim::Grant;
 use crate::engine::lookup::{Examined, Stored, check_open};
 use crate::engine::{Engine, Level, Promise, RoomError};
-use crate::error::{AdminError, ClaimError, Damaged, Unavailable, WriteError};
+use crate::error::{AdminError, ClaimError, Unavailable, WriteError};
 use crate::index::{Live, Phase, Slot};
 use crate::key::Key;
 use crate::limits::PRINCIPAL_BYTES_MAX;
@@ -65,10 +65,7 @@ impl Engine {
         let completed = matches!(finish, Finish::Complete { .. });
         self.counters.count_finish(completed);
         match self.reach(appended.end, level).await {
-            Ok(()) => stored.transpose().map_err(|damaged| Refusal {
-                error: WriteError::Damaged(damaged),
-                held: false,
-            }),
+            Ok(()) => Ok(stored),
             Err(error) => Err(Refusal {
                 error: WriteError::OutcomeUnknown(error),
                 held: false,
@@ -106,7 +103,7 @@ impl Engine {
         finish: Finish<'_>,
         extra: &mut Option<Promise<'a>>,
         rest: &mut Option<Promise<'a>>,
-    ) -> Result<(Appended, Option<Result<Stored, Damaged>>), FinishStep> {
+    ) -> Result<(Appended, Option<Stored>), FinishStep> {
         let refused = |error: WriteError| {
             // Only a lost lease takes the key out of the guard's hand.
             let held = !matches!(error, WriteError::LeaseLost { .. });
@@ -130,7 +127,7 @@ impl Engine {
         };
         let mut change = self.change(grant.hash, &grant.key);
         drop(rest.take());
-        let appended = match self.log.append(&contents) {
+        let (appended, segment) = match self.log.append_held(&contents) {
             Ok(appended) => appended,
             Err(NoSpace { words }) => {
                 // The rest of the segment is too small, and to be given up it must be paid for.
@@ -145,16 +142,16 @@ impl Engine {
             Some(extra) => extra.spend(extra.words),
             None => self.log.give_back(promised - words),
         }
-        let slot = Slot::new(grant.hash, appended.segment, appended.offset);
-        // Held from before the slot is published, so that the caller's own answer can't be gone.
-        let located = self.locate_slot(slot);
         let completed = matches!(finish, Finish::Complete { .. });
         change.retire(|stripe| {
             if completed {
+                let slot = Slot::new(grant.hash, appended.segment, appended.offset);
                 stripe.insert_completed(slot);
             }
         });
-        let stored = completed.then(|| located.stored());
+        // The segment was held from before the slot was published, so that the caller's own answer
+        // can't be gone.
+        let stored = completed.then(|| Stored::written(&contents, &appended, segment));
         Ok((appended, stored))
     }
 
@@ -362,17 +359,16 @@ impl Engine {
         let located = self.locate(&candidates);
         drop(stripe);
         // An expired result is removed like a live one: it is there until it is reclaimed.
-        let found = match self.examine(located, key, 0).map_err(ClaimError::from)? {
+        let found = match self.examine(&located, key, 0).map_err(ClaimError::from)? {
             Examined::Found(found) => found,
             Examined::NotFound | Examined::Expired(_) => return Ok(ForgetStep::Done(None)),
         };
-        let (_, record) = found.record().map_err(ClaimError::from)?;
         let removed = Removed {
-            fingerprint: record.fingerprint,
-            token: record.token,
-            attempt: record.attempt,
-            created_ms: record.created_ms,
-            started_ms: record.started_ms,
+            fingerprint: found.fingerprint,
+            token: found.stored.token,
+            attempt: found.stored.attempt,
+            created_ms: found.stored.created_ms,
+            started_ms: found.started_ms,
         };
         let mut stripe = self.index.lock(hash);
         check_open(&stripe).map_err(ClaimError::from)?;

@@ -14,7 +14,9 @@ use crate::error::{ClaimError, Damaged};
 use crate::index::stripe::Candidates;
 use crate::index::{Live, Phase, Slot, Stripe};
 use crate::key::Key;
-use crate::log::record::{Kind, Record};
+use crate::fingerprint::Fingerprint;
+use crate::log::append::Appended;
+use crate::log::record::{Contents, Kind, Record};
 use crate::log::segment::Segment;
 use crate::response::{Replay, Response};
 
@@ -71,30 +73,30 @@ pub(crate) enum Examined {
     /// This one is, and its time is over.
     Expired(Slot),
     /// This one is.
-    Found(Located),
+    Found(Found),
+}
+
+/// A key's completed record, read.
+pub(crate) struct Found {
+    pub(crate) slot: Slot,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) started_ms: u64,
+    pub(crate) stored: Stored,
 }
 
 impl Located {
-    /// The record in the slot, its checksum verified: what the disk gives back now is what was
-    /// written. Whoever acts on a record looks at it through here once.
-    fn verified(&self) -> Result<Record<'_>, Damaged> {
+    /// The record in the slot, with its segment and its length in words. Its checksum is verified:
+    /// what the disk gives back now is what was written.
+    pub(crate) fn record(&self) -> Result<(&Arc<Segment>, Record<'_>, u64), Damaged> {
         let segment = self.segment.as_ref().ok_or_else(|| self.damaged())?;
         let bytes = segment
             .record_bytes(self.slot.offset())
             .ok_or_else(|| self.damaged())?;
-        Record::parse(bytes, segment.seed).map_err(|_| self.damaged())
+        let record = Record::parse(bytes, segment.seed).map_err(|_| self.damaged())?;
+        Ok((segment, record, bytes.len() as u64 / 8))
     }
 
-    /// The record in the slot, with its segment, for a caller that knows it to be whole.
-    pub(crate) fn record(&self) -> Result<(&Arc<Segment>, Record<'_>), Damaged> {
-        let segment = self.segment.as_ref().ok_or_else(|| self.damaged())?;
-        let bytes = segment
-            .record_bytes(self.slot.offset())
-            .ok_or_else(|| self.damaged())?;
-        let record = Record::parse_verified(bytes).map_err(|_| self.damaged())?;
-        Ok((segment, record))
-    }
-
+    #[cold]
     fn damaged(&self) -> Damaged {
         let file = self.segment.as_ref().map_or_else(
             || format!("segment number {}", self.slot.segment()),
@@ -105,11 +107,12 @@ impl Located {
             offset: self.slot.offset() * 8,
         }
     }
+}
 
-    /// The completed operation in the slot.
-    pub(crate) fn stored(&self) -> Result<Stored, Damaged> {
-        let (segment, record) = self.record()?;
-        let start = self.slot.offset() as usize * 8;
+impl Stored {
+    /// A completed record as it was read, `words` long, at this slot of the segment.
+    fn read(segment: &Arc<Segment>, slot: Slot, record: &Record<'_>, words: u64) -> Self {
+        let start = slot.offset() as usize * 8;
         let handle =
             |offset: usize, len: usize| Response::new(Arc::clone(segment), start + offset, len);
         let replay = match record.response {
@@ -120,11 +123,7 @@ impl Located {
             let end = record.response_offset - record.checkpoint.len();
             handle(end - principal.len(), principal.len())
         });
-        let words = segment
-            .record_bytes(self.slot.offset())
-            .map_or(0, <[u8]>::len) as u64
-            / 8;
-        Ok(Stored {
+        Self {
             replay,
             principal,
             attempt: record.attempt,
@@ -133,8 +132,39 @@ impl Located {
             created_ms: record.created_ms,
             completed_ms: record.ended_ms,
             expires_ms: record.deadline_ms,
-            end: segment.base + self.slot.offset() + words,
-        })
+            end: segment.base + slot.offset() + words,
+        }
+    }
+
+    /// A completed record as it was just written.
+    pub(crate) fn written(
+        contents: &Contents<'_>,
+        appended: &Appended,
+        segment: Arc<Segment>,
+    ) -> Self {
+        let start = appended.offset as usize * 8;
+        let principal = contents.principal.map(|principal| {
+            let offset = start + contents.principal_offset();
+            Response::new(Arc::clone(&segment), offset, principal.len())
+        });
+        let replay = match contents.response {
+            Some(response) => {
+                let offset = start + contents.response_offset();
+                Replay::Response(Response::new(segment, offset, response.len()))
+            }
+            None => Replay::NotStored,
+        };
+        Self {
+            replay,
+            principal,
+            attempt: contents.attempt,
+            token: contents.token,
+            sequence: appended.sequence,
+            created_ms: contents.created_ms,
+            completed_ms: contents.ended_ms,
+            expires_ms: contents.deadline_ms,
+            end: appended.end,
+        }
     }
 }
 
@@ -159,23 +189,27 @@ impl Engine {
     /// Finds the key's own record among the located ones.
     pub(crate) fn examine(
         &self,
-        located: LocatedSlots,
+        located: &LocatedSlots,
         key: &Key,
         now_ms: u64,
     ) -> Result<Examined, Damaged> {
-        for one in located.first.into_iter().chain(located.more) {
-            let record = one.verified()?;
+        for one in located.first.iter().chain(&located.more) {
+            let (segment, record, words) = one.record()?;
             if !key.matches(record.key_lengths, record.key) {
                 continue;
             }
             if record.kind != Kind::Complete {
                 return Err(one.damaged());
             }
-            return Ok(if record.is_live(now_ms) {
-                Examined::Found(one)
-            } else {
-                Examined::Expired(one.slot)
-            });
+            if !record.is_live(now_ms) {
+                return Ok(Examined::Expired(one.slot));
+            }
+            return Ok(Examined::Found(Found {
+                slot: one.slot,
+                fingerprint: record.fingerprint,
+                started_ms: record.started_ms,
+                stored: Stored::read(segment, one.slot, &record, words),
+            }));
         }
         Ok(Examined::NotFound)
     }
@@ -210,11 +244,10 @@ impl Engine {
             }
             self.locate(&stripe.candidates(hash))
         };
-        match self.examine(located, key, self.time.now_ms())? {
+        match self.examine(&located, key, self.time.now_ms())? {
             Examined::Found(found) => {
-                let stored = found.stored()?;
-                let end = stored.end;
-                Ok(Glance::Answer(Look::Completed(stored), end))
+                let end = found.stored.end;
+                Ok(Glance::Answer(Look::Completed(found.stored), end))
             }
             // A removal that a power loss takes back would bring the key back.
             Examined::NotFound | Examined::Expired(_) => {

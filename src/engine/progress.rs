@@ -203,16 +203,15 @@ impl Engine {
     ) -> Result<Step, ResumeError> {
         let lost = ResumeError::LeaseLost { new_attempt: None };
         match self
-            .examine(located, &request.key, self.time.now_ms())
+            .examine(&located, &request.key, self.time.now_ms())
             .map_err(ClaimError::from)?
         {
-            Examined::Found(found) => {
-                let (_, record) = found.record().map_err(ClaimError::from)?;
-                if request.fingerprint.compare(record.fingerprint) == Comparison::Different {
-                    return Err(lost);
-                }
-                Ok(answer_completed(&found, request)?)
+            Examined::Found(found)
+                if request.fingerprint.compare(found.fingerprint) == Comparison::Different =>
+            {
+                Err(lost)
             }
+            Examined::Found(found) => Ok(answer_completed(found, request)),
             Examined::NotFound | Examined::Expired(_) => Err(lost),
         }
     }

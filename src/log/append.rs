@@ -240,6 +240,11 @@ impl Reservation {
         &self.segment
     }
 
+    /// The segment, to be kept for longer than the range is being written.
+    pub(crate) fn hold(&self) -> Arc<Segment> {
+        Arc::clone(&self.segment)
+    }
+
     /// Whether taking it made another segment active.
     pub(crate) fn rolled(&self) -> bool {
         self.rolled

@@ -142,6 +142,16 @@ impl Contents<'_> {
         ]
     }
 
+    /// Where the principal stands within the record, in bytes.
+    pub(crate) fn principal_offset(&self) -> usize {
+        HEAD_BYTES + self.key.len()
+    }
+
+    /// Where the response stands within the record, in bytes.
+    pub(crate) fn response_offset(&self) -> usize {
+        self.principal_offset() + self.principal.map_or(0, <[u8]>::len) + self.checkpoint.len()
+    }
+
     /// The head from byte 12 on (what the checksum covers first), in a whole-head buffer.
     pub(crate) fn head(&self, sequence: u64, watermark: u64) -> [u8; HEAD_BYTES] {
         let (scope, operation, id) = self.key_lengths;

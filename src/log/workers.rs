@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::block::block_on;
 use crate::clock::StoreTime;
 use crate::fs::Storage;
-use crate::log::append::{Appended, Appender, NoSpace};
+use crate::log::append::{Appended, Appender, NoSpace, Reservation};
 use crate::log::commit::{Commit, Durable, Lead, Poison};
 use crate::log::header::Header;
 use crate::log::meta::MetaFile;
@@ -144,6 +144,24 @@ impl Log {
     ///
     /// [`NoSpace`] as told at [`Appender::reserve`]; nothing is written and the promise is kept.
     pub(crate) fn append(&self, contents: &Contents<'_>) -> Result<Appended, NoSpace> {
+        Ok(self.commit(self.write(contents)?))
+    }
+
+    /// [`append`](Self::append), with the segment that the record is in.
+    ///
+    /// # Errors
+    ///
+    /// As for [`append`](Self::append).
+    pub(crate) fn append_held(
+        &self,
+        contents: &Contents<'_>,
+    ) -> Result<(Appended, Arc<Segment>), NoSpace> {
+        let reservation = self.write(contents)?;
+        let segment = reservation.hold();
+        Ok((self.commit(reservation), segment))
+    }
+
+    fn write(&self, contents: &Contents<'_>) -> Result<Reservation, NoSpace> {
         let reservation = self.shared.appender.reserve(contents.words())?;
         let segment = reservation.segment();
         let start = reservation.byte_offset();
@@ -159,14 +177,18 @@ impl Log {
         let covered = segment.bytes(start + COVERED_FROM, reservation.bytes() - COVERED_FROM);
         let crc = checksum(covered, segment.seed);
         segment.copy_in(start + CRC_OFFSET, &crc.to_le_bytes());
+        Ok(reservation)
+    }
+
+    fn commit(&self, reservation: Reservation) -> Appended {
         let rolled = reservation.rolled();
-        let segment_base = segment.base;
+        let segment_base = reservation.segment().base;
         let appended = reservation.commit();
         if rolled {
             self.shared.preparer.poke();
             self.shared.commit.request(segment_base);
         }
-        Ok(appended)
+        appended
     }
 
     /// Waits until everything below `target` is durable.
