@@ -68,7 +68,8 @@ const CUSTOM_MIN: u8 = 128;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     algorithm: u8,
-    digest: u128,
+    /// Little-endian. Bytes, since they need no alignment: this is moved about a lot.
+    digest: [u8; 16],
 }
 
 impl Fingerprint {
@@ -83,7 +84,7 @@ impl Fingerprint {
     pub fn of(bytes: impl AsRef<[u8]>) -> Self {
         Self {
             algorithm: BYTES,
-            digest: xxh3_128(bytes.as_ref()),
+            digest: xxh3_128(bytes.as_ref()).to_le_bytes(),
         }
     }
 
@@ -137,8 +138,7 @@ impl Fingerprint {
             return Err(FingerprintError::ReservedAlgorithm { algorithm });
         }
         // Big-endian, so that the digits shown are those of the caller's digest, in its order.
-        let digest = u128::from_be_bytes(digest);
-        Ok(Self { algorithm, digest })
+        Ok(Self::from_raw(algorithm, u128::from_be_bytes(digest)))
     }
 
     /// Nothing to compare: every use of the key is taken for the same operation. Algorithm id 0.
@@ -150,7 +150,7 @@ impl Fingerprint {
     pub const fn none() -> Self {
         Self {
             algorithm: NONE,
-            digest: 0,
+            digest: [0; 16],
         }
     }
 
@@ -168,7 +168,7 @@ impl Fingerprint {
     pub const fn compare(self, other: Self) -> Comparison {
         if self.algorithm == NONE || self.algorithm != other.algorithm {
             Comparison::NotComparable
-        } else if self.digest == other.digest {
+        } else if self.digest() == other.digest() {
             Comparison::Same
         } else {
             Comparison::Different
@@ -182,13 +182,16 @@ impl Fingerprint {
 
     /// The digest, as it stands in the log.
     pub(crate) const fn digest(self) -> u128 {
-        self.digest
+        u128::from_le_bytes(self.digest)
     }
 
     /// A fingerprint from the log or a ticket. Ids that this version does not know are kept as they
     /// are, and compared with their own kind alone.
     pub(crate) const fn from_raw(algorithm: u8, digest: u128) -> Self {
-        Self { algorithm, digest }
+        Self {
+            algorithm,
+            digest: digest.to_le_bytes(),
+        }
     }
 }
 
@@ -197,7 +200,7 @@ impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.algorithm {
             NONE => f.write_str("none"),
-            algorithm => write!(f, "{algorithm}:{:032x}", self.digest),
+            algorithm => write!(f, "{algorithm}:{:032x}", self.digest()),
         }
     }
 }
@@ -242,7 +245,7 @@ impl FingerprintBuilder {
     pub fn finish(self) -> Fingerprint {
         Fingerprint {
             algorithm: PARTS,
-            digest: self.hasher.digest128(),
+            digest: self.hasher.digest128().to_le_bytes(),
         }
     }
 }

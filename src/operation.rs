@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::block::block_on;
 use crate::claim::{Saved, time};
-use crate::engine::{Engine, Finish, Grant, Level, PreviousAttempt};
+use crate::engine::{Engine, Finish, Grant, Level};
 use crate::error::{FinishError, WriteError};
 use crate::key::Key;
 use crate::log::commit::Lead;
@@ -96,22 +96,18 @@ impl Operation {
 
     /// The interrupted attempt before this one; `None` for the first.
     pub fn previous(&self) -> Option<Previous> {
-        let grant = self.grant();
-        grant.previous.as_ref().map(
-            |PreviousAttempt {
-                 attempt,
-                 started_ms,
-             }| Previous {
-                attempt: *attempt,
-                started_at: time(*started_ms),
-                checkpoint: grant.checkpoint.clone(),
-            },
-        )
+        let past = self.grant().past.as_ref()?;
+        let previous = past.previous.as_ref()?;
+        Some(Previous {
+            attempt: previous.attempt,
+            started_at: time(previous.started_ms),
+            checkpoint: past.checkpoint.clone(),
+        })
     }
 
     /// The newest checkpoint, of this attempt or an earlier one.
     pub fn last_checkpoint(&self) -> Option<&Bytes> {
-        self.grant().checkpoint.as_ref()
+        self.grant().past.as_ref()?.checkpoint.as_ref()
     }
 
     /// A key for a call to another system, 32 hexadecimal digits.

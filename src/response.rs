@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::limits::SEGMENT_BYTES_MAX;
 use crate::log::segment::Segment;
 
 /// The bytes of a stored response, in place.
@@ -36,17 +37,20 @@ use crate::log::segment::Segment;
 #[derive(Clone)]
 pub struct Response {
     segment: Arc<Segment>,
-    offset: usize,
-    len: usize,
+    /// In bytes; a segment is far smaller than 4 GiB.
+    offset: u32,
+    len: u32,
 }
+
+const _: () = assert!(SEGMENT_BYTES_MAX <= u32::MAX as u64);
 
 impl Response {
     /// `offset` and `len` name bytes of a committed record.
     pub(crate) fn new(segment: Arc<Segment>, offset: usize, len: usize) -> Self {
         Self {
             segment,
-            offset,
-            len,
+            offset: offset as u32,
+            len: len as u32,
         }
     }
 }
@@ -55,7 +59,7 @@ impl Deref for Response {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.segment.bytes(self.offset, self.len)
+        self.segment.bytes(self.offset as usize, self.len as usize)
     }
 }
 

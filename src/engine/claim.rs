@@ -1,6 +1,5 @@
 //! `claim`: start an operation, or learn what became of it.
 
-
 use bytes::Bytes;
 
 use crate::engine::lookup::{Examined, Found, Located, check_open};
@@ -57,6 +56,13 @@ pub(crate) struct Grant {
     pub(crate) lease_ms: u64,
     pub(crate) retention_ms: u64,
     pub(crate) level: Level,
+    /// What most operations do without, out of the way of those that move grants about.
+    pub(crate) past: Option<Box<Past>>,
+}
+
+/// What was before, or is kept for those who come after.
+#[derive(Debug, Default)]
+pub(crate) struct Past {
     pub(crate) previous: Option<PreviousAttempt>,
     /// The newest checkpoint, of this attempt or an earlier one.
     pub(crate) checkpoint: Option<Bytes>,
@@ -390,6 +396,12 @@ impl Engine {
             started_ms: before.started_ms,
         });
         let interrupted = previous.is_some();
+        let past = (interrupted || checkpoint.is_some()).then(|| {
+            Box::new(Past {
+                previous,
+                checkpoint,
+            })
+        });
         let grant = Grant {
             key: request.key.clone(),
             hash,
@@ -402,8 +414,7 @@ impl Engine {
             lease_ms,
             retention_ms: request.options.retention_ms,
             level: request.level,
-            previous,
-            checkpoint,
+            past,
         };
         let outcome = if interrupted {
             Outcome::Interrupted(grant)

@@ -40,7 +40,7 @@ use crate::stats::Counters;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use crate::timer::Timer;
 
-pub(crate) use self::claim::{Grant, Outcome, PreviousAttempt, Progress, Request, Unconfirmed};
+pub(crate) use self::claim::{Grant, Outcome, Progress, Request, Unconfirmed};
 pub(crate) use self::finish::{Finish, Forgotten};
 pub(crate) use self::lookup::{Look, Stored};
 pub(crate) use self::open::start;

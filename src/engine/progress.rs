@@ -81,7 +81,7 @@ impl Engine {
             live.newest = Some(appended);
             live.checkpoint_bytes = len;
         });
-        grant.checkpoint = Some(Bytes::copy_from_slice(note));
+        grant.past.get_or_insert_default().checkpoint = Some(Bytes::copy_from_slice(note));
         self.reach(appended.end, level)
             .await
             .map_err(WriteError::OutcomeUnknown)
