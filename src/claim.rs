@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::block::{block_on, block_with_timeout};
+use crate::block::block_with_timeout;
 use crate::engine::{Engine, Outcome, Progress, Request, Stored, Wait};
 use crate::error::{AccessDenied, ClaimError};
 use crate::log::commit::Lead;
@@ -165,7 +165,7 @@ impl InProgress {
         let until_ms = engine.time().monotonic_ms().saturating_add(timeout_ms);
         loop {
             let is_over = wait_until(&engine, &request, until_ms)?;
-            let outcome = block_on(engine.claim(&request))?;
+            let outcome = engine.claim_blocking(&request)?;
             if is_over || !matches!(outcome, Outcome::InProgress(_)) {
                 return Ok(Claim::new(&engine, request, outcome));
             }
@@ -300,7 +300,7 @@ pub(crate) fn time(ms: u64) -> SystemTime {
 
 /// Runs an engine's claim and wraps what it gives.
 pub(crate) fn claim_blocking(engine: &Arc<Engine>, request: Request) -> Result<Claim, ClaimError> {
-    let outcome = block_on(engine.claim(&request))?;
+    let outcome = engine.claim_blocking(&request)?;
     Ok(Claim::new(engine, request, outcome))
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::block::block_on;
 use crate::claim::{Saved, time};
-use crate::engine::{Engine, Finish, Grant, Level};
+use crate::engine::{Engine, Finish, Grant, Level, Refusal, Stored};
 use crate::error::{FinishError, WriteError};
 use crate::key::Key;
 use crate::log::commit::Lead;
@@ -168,7 +168,13 @@ impl Operation {
     /// [`WriteError::LeaseLost`] where somebody took over: their result counts and this one was not
     /// stored. [`WriteError::OutcomeUnknown`] where the sync failed.
     pub fn complete(self, response: impl AsRef<[u8]>) -> Result<Saved, FinishError> {
-        self.complete_with(response).commit()
+        let finish = Finish::Complete {
+            response: Some(response.as_ref()),
+            principal: None,
+            retention_ms: self.grant().retention_ms,
+        };
+        let level = self.level(Lead::Allowed);
+        self.finish_blocking(finish, level).map(completed)
     }
 
     /// [`complete`](Self::complete) without blocking.
@@ -230,7 +236,7 @@ impl Operation {
     /// As for [`complete`](Self::complete).
     pub fn release(self) -> Result<(), FinishError> {
         let level = self.level(Lead::Allowed);
-        block_on(self.finish(Finish::Release, level)).map(drop)
+        self.finish_blocking(Finish::Release, level).map(drop)
     }
 
     /// [`release`](Self::release) without blocking.
@@ -263,19 +269,30 @@ impl Operation {
         }
     }
 
-    async fn finish(
-        mut self,
+    async fn finish(self, finish: Finish<'_>, level: Level) -> Result<Option<Saved>, FinishError> {
+        let result = match &self.grant {
+            Some(grant) => self.engine.finish(grant, finish, level).await,
+            None => Err(Refusal::LOST),
+        };
+        self.finished(result)
+    }
+
+    fn finish_blocking(
+        self,
         finish: Finish<'_>,
         level: Level,
     ) -> Result<Option<Saved>, FinishError> {
         let result = match &self.grant {
-            Some(grant) => self.engine.finish(grant, finish, level).await,
-            None => {
-                return Err(FinishError::lost(WriteError::LeaseLost {
-                    new_attempt: None,
-                }));
-            }
+            Some(grant) => self.engine.finish_blocking(grant, finish, level),
+            None => Err(Refusal::LOST),
         };
+        self.finished(result)
+    }
+
+    fn finished(
+        mut self,
+        result: Result<Option<Stored>, Refusal>,
+    ) -> Result<Option<Saved>, FinishError> {
         match result {
             Ok(stored) => {
                 self.grant = None;
@@ -370,7 +387,15 @@ impl<R: AsRef<[u8]>> Completion<R> {
     ///
     /// As for [`Operation::complete`].
     pub fn commit(self) -> Result<Saved, FinishError> {
-        block_on(self.run(Lead::Allowed))
+        let retention_ms = match self.retention_ms() {
+            Ok(retention_ms) => retention_ms,
+            Err(error) => return Err(FinishError::held(error, self.operation)),
+        };
+        let level = self.level(Lead::Allowed);
+        let finish = finish(&self.response, &self.principal, retention_ms);
+        self.operation
+            .finish_blocking(finish, level)
+            .map(completed)
     }
 
     /// [`commit`](Self::commit) without blocking, with the promise of
@@ -380,28 +405,43 @@ impl<R: AsRef<[u8]>> Completion<R> {
     ///
     /// As for [`Operation::complete`].
     pub async fn commit_async(self) -> Result<Saved, FinishError> {
-        self.run(Lead::Never).await
+        let retention_ms = match self.retention_ms() {
+            Ok(retention_ms) => retention_ms,
+            Err(error) => return Err(FinishError::held(error, self.operation)),
+        };
+        let level = self.level(Lead::Never);
+        let finish = finish(&self.response, &self.principal, retention_ms);
+        self.operation.finish(finish, level).await.map(completed)
     }
 
-    async fn run(self, lead: Lead) -> Result<Saved, FinishError> {
-        let Self {
-            operation,
-            response,
-            principal,
-            options,
-            durability,
-        } = self;
-        let retention_ms = match options.resolve(operation.engine.settings()) {
-            Ok(resolved) if options.has_retention() => resolved.retention_ms,
-            Ok(_) => operation.grant().retention_ms,
-            Err(error) => return Err(FinishError::held(error.into(), operation)),
-        };
-        let finish = Finish::Complete {
-            response: response.as_ref().map(AsRef::as_ref),
-            principal: principal.as_deref(),
-            retention_ms,
-        };
-        let saved = operation.finish(finish, Level { durability, lead }).await?;
-        Ok(saved.unwrap_or_else(|| unreachable!("a completion has a stored result")))
+    fn retention_ms(&self) -> Result<u64, WriteError> {
+        if !self.options.has_retention() {
+            return Ok(self.operation.grant().retention_ms);
+        }
+        let resolved = self.options.resolve(self.operation.engine.settings())?;
+        Ok(resolved.retention_ms)
     }
+
+    fn level(&self, lead: Lead) -> Level {
+        Level {
+            durability: self.durability,
+            lead,
+        }
+    }
+}
+
+fn finish<'a, R: AsRef<[u8]>>(
+    response: &'a Option<R>,
+    principal: &'a Option<Vec<u8>>,
+    retention_ms: u64,
+) -> Finish<'a> {
+    Finish::Complete {
+        response: response.as_ref().map(AsRef::as_ref),
+        principal: principal.as_deref(),
+        retention_ms,
+    }
+}
+
+fn completed(saved: Option<Saved>) -> Saved {
+    saved.unwrap_or_else(|| unreachable!("a completion has a stored result"))
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::block::block_on;
 use crate::engine::lookup::{Examined, Found, Located, check_open};
 use crate::engine::{Engine, Level, Promise, RoomError};
 use crate::error::{ClaimError, Unavailable};
@@ -128,6 +129,34 @@ impl Engine {
         self.confirm(outcome, end, request.level).await
     }
 
+    /// [`claim`](Self::claim) for a thread that may block. Most claims have nothing to wait for, and
+    /// then no future is made.
+    pub(crate) fn claim_blocking(&self, request: &Request) -> Result<Outcome, ClaimError> {
+        let (outcome, end) = match self.claim_at_once(request)? {
+            Some(written) => written,
+            None => block_on(self.claim_written(request))?,
+        };
+        if self.is_reached(end, request.level) {
+            return outcome.hand_out();
+        }
+        block_on(self.confirm(outcome, end, request.level))
+    }
+
+    /// The first step of [`claim_written`](Self::claim_written), if no other is needed; `None`
+    /// leaves everything as it was.
+    fn claim_at_once(
+        &self,
+        request: &Request,
+    ) -> Result<Option<(Unconfirmed<'_>, u64)>, ClaimError> {
+        self.check_process()?;
+        request.key.check(self.settings.key_part_bytes_max)?;
+        let hash = self.hash(&request.key);
+        match self.step(request, hash, &mut None)? {
+            Step::Answer(outcome, end) => Ok(Some((self.unconfirmed(outcome), end))),
+            Step::Settle | Step::Room(_) | Step::Again => Ok(None),
+        }
+    }
+
     /// Claims without waiting for durability. The caller must pass the result to
     /// [`confirm`](Self::confirm).
     pub(crate) async fn claim_written(
@@ -163,7 +192,7 @@ impl Engine {
     /// is released: nothing ran.
     pub(crate) async fn confirm(
         &self,
-        mut outcome: Unconfirmed<'_>,
+        outcome: Unconfirmed<'_>,
         end: u64,
         level: Level,
     ) -> Result<Outcome, ClaimError> {
@@ -172,10 +201,7 @@ impl Engine {
             Err(error) if outcome.is_grant() => return Err(ClaimError::OutcomeUnknown(error)),
             Err(error) => return Err(ClaimError::Unavailable(error)),
         }
-        outcome
-            .outcome
-            .take()
-            .ok_or(ClaimError::Unavailable(Unavailable::Closed))
+        outcome.hand_out()
     }
 
     fn step<'a>(
@@ -484,6 +510,12 @@ pub(crate) struct Unconfirmed<'a> {
 }
 
 impl Unconfirmed<'_> {
+    fn hand_out(mut self) -> Result<Outcome, ClaimError> {
+        self.outcome
+            .take()
+            .ok_or(ClaimError::Unavailable(Unavailable::Closed))
+    }
+
     pub(crate) fn is_grant(&self) -> bool {
         matches!(
             self.outcome,

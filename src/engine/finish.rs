@@ -1,5 +1,6 @@
 //! Ending an operation: completed, released, abandoned, interrupted, forgotten.
 
+use crate::block::block_on;
 use crate::engine::claim::Grant;
 use crate::engine::lookup::{Examined, Stored, check_open};
 use crate::engine::{Engine, Level, Promise, RoomError};
@@ -7,7 +8,7 @@ use crate::error::{AdminError, ClaimError, Unavailable, WriteError};
 use crate::index::{Live, Phase, Slot};
 use crate::key::Key;
 use crate::limits::PRINCIPAL_BYTES_MAX;
-use crate::log::append::{Appended, NoSpace};
+use crate::log::append::NoSpace;
 use crate::log::record::{Contents, Kind, words_for};
 use crate::sync;
 
@@ -47,30 +48,60 @@ impl Engine {
         finish: Finish<'_>,
         level: Level,
     ) -> Result<Option<Stored>, Refusal> {
-        let held = |error| Refusal { error, held: true };
-        self.check_process().map_err(|error| held(error.into()))?;
-        self.check_sizes(finish).map_err(held)?;
+        self.check_finish(finish)?;
+        let (end, stored) = self.finish_with_room(grant, finish).await?;
+        self.counters.count_finish(stored.is_some());
+        match self.reach(end, level).await {
+            Ok(()) => Ok(stored),
+            Err(error) => Err(Refusal::unknown(error)),
+        }
+    }
+
+    /// [`finish`](Self::finish) for a thread that may block. Most endings have nothing to wait for,
+    /// and then no future is made.
+    pub(crate) fn finish_blocking(
+        &self,
+        grant: &Grant,
+        finish: Finish<'_>,
+        level: Level,
+    ) -> Result<Option<Stored>, Refusal> {
+        self.check_finish(finish)?;
+        let (end, stored) = match self.finish_written(grant, finish, &mut None, &mut None) {
+            Ok(written) => written,
+            Err(FinishStep::Refused(refusal)) => return Err(refusal),
+            Err(FinishStep::Room(_) | FinishStep::Rest(_)) => {
+                block_on(self.finish_with_room(grant, finish))?
+            }
+        };
+        self.counters.count_finish(stored.is_some());
+        if !self.is_reached(end, level) {
+            block_on(self.reach(end, level)).map_err(Refusal::unknown)?;
+        }
+        Ok(stored)
+    }
+
+    async fn finish_with_room(
+        &self,
+        grant: &Grant,
+        finish: Finish<'_>,
+    ) -> Result<(u64, Option<Stored>), Refusal> {
         let (mut extra, mut rest) = (None, None);
-        let (appended, stored) = loop {
+        loop {
             let (short, words) = match self.finish_written(grant, finish, &mut extra, &mut rest) {
-                Ok(written) => break written,
+                Ok(written) => return Ok(written),
                 Err(FinishStep::Refused(refusal)) => return Err(refusal),
                 Err(FinishStep::Room(words)) => (&mut extra, words),
                 Err(FinishStep::Rest(words)) => (&mut rest, words),
             };
             drop(short.take());
             let promised = self.promise(words).await;
-            *short = Some(promised.map_err(|error| held(error.into::<WriteError>()))?);
-        };
-        let completed = matches!(finish, Finish::Complete { .. });
-        self.counters.count_finish(completed);
-        match self.reach(appended.end, level).await {
-            Ok(()) => Ok(stored),
-            Err(error) => Err(Refusal {
-                error: WriteError::OutcomeUnknown(error),
-                held: false,
-            }),
+            *short = Some(promised.map_err(|error| Refusal::held(error.into()))?);
         }
+    }
+
+    fn check_finish(&self, finish: Finish<'_>) -> Result<(), Refusal> {
+        self.check_process()?;
+        self.check_sizes(finish).map_err(Refusal::held)
     }
 
     fn check_sizes(&self, finish: Finish<'_>) -> Result<(), WriteError> {
@@ -103,7 +134,7 @@ impl Engine {
         finish: Finish<'_>,
         extra: &mut Option<Promise<'a>>,
         rest: &mut Option<Promise<'a>>,
-    ) -> Result<(Appended, Option<Stored>), FinishStep> {
+    ) -> Result<(u64, Option<Stored>), FinishStep> {
         let refused = |error: WriteError| {
             // Only a lost lease takes the key out of the guard's hand.
             let held = !matches!(error, WriteError::LeaseLost { .. });
@@ -152,7 +183,7 @@ impl Engine {
         // The segment was held from before the slot was published, so that the caller's own answer
         // can't be gone.
         let stored = completed.then(|| Stored::written(&contents, &appended, segment));
-        Ok((appended, stored))
+        Ok((appended.end, stored))
     }
 
     fn ending<'a>(&self, grant: &'a Grant, finish: Finish<'a>) -> Contents<'a> {
@@ -465,11 +496,29 @@ impl Removed {
     }
 }
 
+impl Refusal {
+    /// The guard has ended already.
+    pub(crate) const LOST: Self = Self {
+        error: WriteError::LeaseLost { new_attempt: None },
+        held: false,
+    };
+
+    /// Nothing was written and the guard still holds the key.
+    fn held(error: WriteError) -> Self {
+        Self { error, held: true }
+    }
+
+    /// It was written, and what became of it is not known.
+    fn unknown(error: Unavailable) -> Self {
+        Self {
+            error: WriteError::OutcomeUnknown(error),
+            held: false,
+        }
+    }
+}
+
 impl From<Unavailable> for Refusal {
     fn from(error: Unavailable) -> Self {
-        Self {
-            error: error.into(),
-            held: true,
-        }
+        Self::held(error.into())
     }
 }

@@ -41,7 +41,7 @@ use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use crate::timer::Timer;
 
 pub(crate) use self::claim::{Grant, Outcome, Progress, Request, Unconfirmed};
-pub(crate) use self::finish::{Finish, Forgotten};
+pub(crate) use self::finish::{Finish, Forgotten, Refusal};
 pub(crate) use self::lookup::{Look, Stored};
 pub(crate) use self::open::start;
 pub(crate) use self::progress::TicketParts;
@@ -136,6 +136,14 @@ impl Engine {
                 file: poison.file,
                 source: poison.source,
             }),
+        }
+    }
+
+    /// Whether [`reach`](Self::reach) would have nothing to wait for.
+    fn is_reached(&self, end: u64, level: Level) -> bool {
+        match level.durability {
+            Durability::Buffered => !self.log.is_poisoned(),
+            Durability::Sync => self.log.watermark() >= end,
         }
     }
 
