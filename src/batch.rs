@@ -14,17 +14,17 @@ use crate::key::Key;
 /// a guard, so dropping the future releases what it had claimed.
 pub(crate) async fn claim_many(
     engine: &Arc<Engine>,
-    requests: Vec<Request>,
+    requests: Vec<Request<'_>>,
 ) -> Vec<Result<Claim, ClaimError>> {
     let mut claimed: HashSet<Key> = HashSet::new();
     let mut written = Vec::with_capacity(requests.len());
     for request in requests {
-        let is_repeated = claimed.contains(&request.key);
+        let is_repeated = claimed.contains(&*request.key);
         let result = engine.claim_written(&request).await;
         if let Ok((unconfirmed, _)) = &result
             && unconfirmed.is_grant()
         {
-            claimed.insert(request.key.clone());
+            claimed.insert(Key::clone(&request.key));
         }
         written.push((request, result, is_repeated));
     }
@@ -46,7 +46,7 @@ pub(crate) async fn claim_many(
 
 async fn confirm(
     engine: &Arc<Engine>,
-    request: Request,
+    request: Request<'_>,
     result: Result<(Unconfirmed<'_>, u64), ClaimError>,
     is_repeated: bool,
 ) -> Result<Claim, ClaimError> {

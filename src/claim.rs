@@ -65,7 +65,7 @@ pub struct TooLate {
 #[derive(Debug)]
 pub struct InProgress {
     engine: Arc<Engine>,
-    request: Request,
+    request: Request<'static>,
     progress: Progress,
     same_batch: bool,
 }
@@ -78,7 +78,8 @@ impl Claim {
 
     /// An answer on its way out. It is counted here, so that what nobody sees (a waiter that looks
     /// again, a future that is dropped) counts for nothing.
-    pub(crate) fn new(engine: &Arc<Engine>, request: Request, outcome: Outcome) -> Self {
+    #[inline]
+    pub(crate) fn new(engine: &Arc<Engine>, request: Request<'_>, outcome: Outcome) -> Self {
         engine.counters.count(&outcome);
         match outcome {
             Outcome::Started(grant) => Self::Started(Operation::new(Arc::clone(engine), grant)),
@@ -87,7 +88,7 @@ impl Claim {
             }
             Outcome::InProgress(progress) => Self::InProgress(InProgress {
                 engine: Arc::clone(engine),
-                request,
+                request: request.into_owned(),
                 progress,
                 same_batch: false,
             }),
@@ -201,7 +202,11 @@ impl InProgress {
 }
 
 /// Blocks until a new claim may tell more (`false`) or time is up (`true`).
-fn wait_until(engine: &Arc<Engine>, request: &Request, until_ms: u64) -> Result<bool, ClaimError> {
+fn wait_until(
+    engine: &Arc<Engine>,
+    request: &Request<'_>,
+    until_ms: u64,
+) -> Result<bool, ClaimError> {
     use std::cell::RefCell;
     let wait = RefCell::new(Wait::new(Arc::clone(engine), request));
     block_with_timeout(
@@ -299,7 +304,10 @@ pub(crate) fn time(ms: u64) -> SystemTime {
 }
 
 /// Runs an engine's claim and wraps what it gives.
-pub(crate) fn claim_blocking(engine: &Arc<Engine>, request: Request) -> Result<Claim, ClaimError> {
+pub(crate) fn claim_blocking(
+    engine: &Arc<Engine>,
+    request: Request<'_>,
+) -> Result<Claim, ClaimError> {
     let outcome = engine.claim_blocking(&request)?;
     Ok(Claim::new(engine, request, outcome))
 }
@@ -307,7 +315,7 @@ pub(crate) fn claim_blocking(engine: &Arc<Engine>, request: Request) -> Result<C
 /// [`claim_blocking`] without blocking.
 pub(crate) async fn claim_future(
     engine: Arc<Engine>,
-    request: Request,
+    request: Request<'static>,
 ) -> Result<Claim, ClaimError> {
     let outcome = engine.claim(&request).await?;
     Ok(Claim::new(&engine, request, outcome))

@@ -1,5 +1,6 @@
 //! The store: the public face of the engine.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::path::Path;
@@ -224,7 +225,9 @@ impl Store {
         fingerprint: Fingerprint,
         options: ClaimOptions,
     ) -> impl Future<Output = Result<Claim, ClaimError>> + Send + use<> {
-        let request = self.request(key, fingerprint, &options, Lead::Never);
+        let request = self
+            .request(key, fingerprint, &options, Lead::Never)
+            .map(Request::into_owned);
         let engine = Arc::clone(&self.engine);
         async move { claim_future(engine, request?).await }
     }
@@ -531,20 +534,20 @@ impl Store {
         }
     }
 
-    fn request(
+    fn request<'a>(
         &self,
-        key: &Key,
+        key: &'a Key,
         fingerprint: Fingerprint,
         options: &ClaimOptions,
         lead: Lead,
-    ) -> Result<Request, ClaimError> {
+    ) -> Result<Request<'a>, ClaimError> {
         let options = options.resolve(self.engine.settings())?;
         let level = Level {
             durability: options.durability,
             lead,
         };
         Ok(Request {
-            key: key.clone(),
+            key: Cow::Borrowed(key),
             fingerprint,
             options,
             level,
@@ -556,7 +559,7 @@ impl Store {
         keys: impl IntoIterator<Item = (&'a Key, Fingerprint)>,
         options: &ClaimOptions,
         lead: Lead,
-    ) -> Result<Vec<Request>, Vec<Result<Claim, ClaimError>>> {
+    ) -> Result<Vec<Request<'a>>, Vec<Result<Claim, ClaimError>>> {
         let keys: Vec<_> = keys.into_iter().collect();
         keys.iter()
             .map(|(key, fingerprint)| self.request(key, *fingerprint, options, lead))
@@ -565,10 +568,10 @@ impl Store {
             .map_err(|error| keys.iter().map(|_| Err(error.clone())).collect())
     }
 
-    fn resume_request(&self, ticket: &TicketParts, lead: Lead) -> Request {
+    fn resume_request<'a>(&self, ticket: &'a TicketParts, lead: Lead) -> Request<'a> {
         let durability = self.engine.settings().durability;
         Request {
-            key: ticket.key.clone(),
+            key: Cow::Borrowed(&ticket.key),
             fingerprint: ticket.fingerprint,
             options: ResolvedClaim {
                 durability,

@@ -1,5 +1,7 @@
 //! `claim`: start an operation, or learn what became of it.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use crate::block::block_on;
@@ -18,8 +20,9 @@ use super::lookup::Stored;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
-    pub(crate) key: Key,
+pub(crate) struct Request<'a> {
+    /// Borrowed where the caller waits for the answer: a clone counts references.
+    pub(crate) key: Cow<'a, Key>,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) options: ResolvedClaim,
     pub(crate) level: Level,
@@ -122,38 +125,36 @@ pub(super) enum Handover {
     },
 }
 
+impl Request<'_> {
+    /// The same with a key of its own.
+    pub(crate) fn into_owned(self) -> Request<'static> {
+        Request {
+            key: Cow::Owned(self.key.into_owned()),
+            ..self
+        }
+    }
+}
+
 impl Engine {
     /// The one entry: every claim, blocking or not, alone or in a batch, comes through here.
-    pub(crate) async fn claim(&self, request: &Request) -> Result<Outcome, ClaimError> {
+    pub(crate) async fn claim(&self, request: &Request<'_>) -> Result<Outcome, ClaimError> {
         let (outcome, end) = self.claim_written(request).await?;
         self.confirm(outcome, end, request.level).await
     }
 
     /// [`claim`](Self::claim) for a thread that may block. Most claims have nothing to wait for, and
     /// then no future is made.
-    pub(crate) fn claim_blocking(&self, request: &Request) -> Result<Outcome, ClaimError> {
-        let (outcome, end) = match self.claim_at_once(request)? {
-            Some(written) => written,
-            None => block_on(self.claim_written(request))?,
-        };
-        if self.is_reached(end, request.level) {
-            return outcome.hand_out();
-        }
-        block_on(self.confirm(outcome, end, request.level))
-    }
-
-    /// The first step of [`claim_written`](Self::claim_written), if no other is needed; `None`
-    /// leaves everything as it was.
-    fn claim_at_once(
-        &self,
-        request: &Request,
-    ) -> Result<Option<(Unconfirmed<'_>, u64)>, ClaimError> {
+    pub(crate) fn claim_blocking(&self, request: &Request<'_>) -> Result<Outcome, ClaimError> {
         self.check_process()?;
         request.key.check(self.settings.key_part_bytes_max)?;
         let hash = self.hash(&request.key);
         match self.step(request, hash, &mut None)? {
-            Step::Answer(outcome, end) => Ok(Some((self.unconfirmed(outcome), end))),
-            Step::Settle | Step::Room(_) | Step::Again => Ok(None),
+            Step::Answer(outcome, end) if self.is_reached(end, request.level) => Ok(outcome),
+            Step::Answer(outcome, end) => {
+                block_on(self.confirm(self.unconfirmed(outcome), end, request.level))
+            }
+            // Nothing was done: from the beginning, with all the waiting there is.
+            Step::Settle | Step::Room(_) | Step::Again => block_on(self.claim(request)),
         }
     }
 
@@ -161,7 +162,7 @@ impl Engine {
     /// [`confirm`](Self::confirm).
     pub(crate) async fn claim_written(
         &self,
-        request: &Request,
+        request: &Request<'_>,
     ) -> Result<(Unconfirmed<'_>, u64), ClaimError> {
         self.check_process()?;
         request.key.check(self.settings.key_part_bytes_max)?;
@@ -192,7 +193,7 @@ impl Engine {
     /// is released: nothing ran.
     pub(crate) async fn confirm(
         &self,
-        outcome: Unconfirmed<'_>,
+        mut outcome: Unconfirmed<'_>,
         end: u64,
         level: Level,
     ) -> Result<Outcome, ClaimError> {
@@ -201,12 +202,15 @@ impl Engine {
             Err(error) if outcome.is_grant() => return Err(ClaimError::OutcomeUnknown(error)),
             Err(error) => return Err(ClaimError::Unavailable(error)),
         }
-        outcome.hand_out()
+        outcome
+            .outcome
+            .take()
+            .ok_or(ClaimError::Unavailable(Unavailable::Closed))
     }
 
     fn step<'a>(
         &'a self,
-        request: &Request,
+        request: &Request<'_>,
         hash: u64,
         promise: &mut Option<Promise<'a>>,
     ) -> Result<Step, ClaimError> {
@@ -242,7 +246,7 @@ impl Engine {
     }
 
     /// What a key that is not completed answers, or `None` when it is to be taken over.
-    fn judge_live(&self, live: &Live, request: &Request) -> Option<Step> {
+    fn judge_live(&self, live: &Live, request: &Request<'_>) -> Option<Step> {
         if live.phase == Phase::Changing {
             return Some(Step::Settle);
         }
@@ -275,7 +279,7 @@ impl Engine {
     fn start<'a>(
         &'a self,
         mut stripe: MutexGuard<'_, Stripe>,
-        request: &Request,
+        request: &Request<'_>,
         hash: u64,
         promise: &mut Option<Promise<'a>>,
         replaces: Option<Slot>,
@@ -295,9 +299,10 @@ impl Engine {
             self.pending.fetch_sub(1, Ordering::Relaxed);
             return Err(ClaimError::TooManyPending { limit });
         }
-        let mut live = Live::claiming(hash, request.key.clone(), request.fingerprint, now_ms);
+        let key = Key::clone(&request.key);
+        let mut live = Box::new(Live::claiming(hash, key, request.fingerprint, now_ms));
         live.replaces = replaces;
-        stripe.insert_live(Box::new(live));
+        stripe.insert_live(live);
         drop(stripe);
         let before = Before {
             attempt: 0,
@@ -314,7 +319,7 @@ impl Engine {
     pub(super) fn take_over<'a>(
         &'a self,
         mut stripe: MutexGuard<'_, Stripe>,
-        request: &Request,
+        request: &Request<'_>,
         hash: u64,
         promise: &mut Option<Promise<'a>>,
         handover: Handover,
@@ -353,7 +358,7 @@ impl Engine {
     /// Appends the grant of a key that was marked as changing, and publishes it.
     fn grant(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         hash: u64,
         promise: &mut Option<Promise<'_>>,
         before: Before,
@@ -429,7 +434,7 @@ impl Engine {
             })
         });
         let grant = Grant {
-            key: request.key.clone(),
+            key: Key::clone(&request.key),
             hash,
             token: appended.sequence,
             ticket,
@@ -476,7 +481,7 @@ impl Engine {
     }
 
     /// Whether an absent key was first sent so long ago that its result may have come and gone.
-    fn too_late(&self, request: &Request, now_ms: u64) -> Option<Outcome> {
+    fn too_late(&self, request: &Request<'_>, now_ms: u64) -> Option<Outcome> {
         let first_sent_ms = request.options.first_sent_ms?;
         let limit_ms = now_ms
             .saturating_sub(request.options.retention_ms)
@@ -489,7 +494,7 @@ impl Engine {
 }
 
 /// The one place where a stored result turns into an answer: fingerprint first.
-pub(super) fn answer_completed(found: Found, request: &Request) -> Step {
+pub(super) fn answer_completed(found: Found, request: &Request<'_>) -> Step {
     let end = found.stored.end;
     let outcome = match request.fingerprint.compare(found.fingerprint) {
         Comparison::Different => Outcome::Mismatch {
@@ -510,12 +515,6 @@ pub(crate) struct Unconfirmed<'a> {
 }
 
 impl Unconfirmed<'_> {
-    fn hand_out(mut self) -> Result<Outcome, ClaimError> {
-        self.outcome
-            .take()
-            .ok_or(ClaimError::Unavailable(Unavailable::Closed))
-    }
-
     pub(crate) fn is_grant(&self) -> bool {
         matches!(
             self.outcome,

@@ -96,6 +96,26 @@ impl Located {
         Ok((segment, record, bytes.len() as u64 / 8))
     }
 
+    /// What the slot is to this key.
+    fn examine(&self, key: &Key, now_ms: u64) -> Result<Examined, Damaged> {
+        let (segment, record, words) = self.record()?;
+        if !key.matches(record.key_lengths, record.key) {
+            return Ok(Examined::NotFound);
+        }
+        if record.kind != Kind::Complete {
+            return Err(self.damaged());
+        }
+        if !record.is_live(now_ms) {
+            return Ok(Examined::Expired(self.slot));
+        }
+        Ok(Examined::Found(Found {
+            slot: self.slot,
+            fingerprint: record.fingerprint,
+            started_ms: record.started_ms,
+            stored: Stored::read(segment, self.slot, &record, words),
+        }))
+    }
+
     #[cold]
     fn damaged(&self) -> Damaged {
         let file = self.segment.as_ref().map_or_else(
@@ -171,10 +191,12 @@ impl Stored {
 impl Engine {
     /// Takes the slots that may be a key's, with their segments. Called under the stripe's lock.
     pub(crate) fn locate(&self, candidates: &Candidates) -> LocatedSlots {
-        let mut slots = candidates.iter().map(|slot| self.locate_slot(slot));
         LocatedSlots {
-            first: slots.next(),
-            more: slots.collect(),
+            first: candidates.first().map(|slot| self.locate_slot(slot)),
+            more: match candidates.more() {
+                [] => Vec::new(),
+                more => more.iter().map(|slot| self.locate_slot(*slot)).collect(),
+            },
         }
     }
 
@@ -193,25 +215,17 @@ impl Engine {
         key: &Key,
         now_ms: u64,
     ) -> Result<Examined, Damaged> {
-        for one in located.first.iter().chain(&located.more) {
-            let (segment, record, words) = one.record()?;
-            if !key.matches(record.key_lengths, record.key) {
-                continue;
+        let Some(first) = &located.first else {
+            return Ok(Examined::NotFound);
+        };
+        let mut found = first.examine(key, now_ms)?;
+        for one in &located.more {
+            if !matches!(found, Examined::NotFound) {
+                break;
             }
-            if record.kind != Kind::Complete {
-                return Err(one.damaged());
-            }
-            if !record.is_live(now_ms) {
-                return Ok(Examined::Expired(one.slot));
-            }
-            return Ok(Examined::Found(Found {
-                slot: one.slot,
-                fingerprint: record.fingerprint,
-                started_ms: record.started_ms,
-                stored: Stored::read(segment, one.slot, &record, words),
-            }));
+            found = one.examine(key, now_ms)?;
         }
-        Ok(Examined::NotFound)
+        Ok(found)
     }
 
     /// Looks at a key without claiming it. The answer is as durable as the level asks.

@@ -129,7 +129,16 @@ impl Engine {
         }
     }
 
+    #[inline]
     fn check_writable(&self) -> Result<(), Unavailable> {
+        if self.log.is_poisoned() {
+            return self.check_poison();
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn check_poison(&self) -> Result<(), Unavailable> {
         match self.log.poison() {
             None => Ok(()),
             Some(poison) => Err(Unavailable::Poisoned {

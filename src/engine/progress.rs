@@ -129,7 +129,7 @@ impl Engine {
     pub(crate) async fn resume(
         &self,
         ticket: &TicketParts,
-        request: &Request,
+        request: &Request<'_>,
     ) -> Result<Outcome, ResumeError> {
         self.check_process().map_err(ClaimError::from)?;
         if ticket.store_id != self.store_id {
@@ -199,7 +199,7 @@ impl Engine {
     fn resumed_completed(
         &self,
         located: LocatedSlots,
-        request: &Request,
+        request: &Request<'_>,
     ) -> Result<Step, ResumeError> {
         let lost = ResumeError::LeaseLost { new_attempt: None };
         match self

@@ -93,8 +93,8 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    pub(crate) fn new(engine: Arc<Engine>, request: &Request) -> Self {
-        let key = request.key.clone();
+    pub(crate) fn new(engine: Arc<Engine>, request: &Request<'_>) -> Self {
+        let key = Key::clone(&request.key);
         let hash = engine.hash(&key);
         let id = engine.waiter_id();
         Self {

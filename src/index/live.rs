@@ -71,6 +71,7 @@ pub(crate) enum Awaits {
 
 impl Live {
     /// A key whose first claim is about to be appended.
+    #[inline]
     pub(crate) fn claiming(hash: u64, key: Key, fingerprint: Fingerprint, now_ms: u64) -> Self {
         Self {
             hash,
@@ -149,6 +150,9 @@ impl Live {
     /// Those to be woken, after the lock is gone, because a transition has ended; if the key
     /// `changed_hands`, all of them. They keep their places until they look.
     pub(crate) fn wakers(&self, changed_hands: bool) -> Waiters {
+        if self.waiters.is_empty() {
+            return Waiters::default();
+        }
         let woken = self
             .waiters
             .iter()
@@ -159,6 +163,9 @@ impl Live {
     /// Everybody who waits for a key that is no more, to be woken after the lock is gone.
     pub(crate) fn take_waiters(&mut self) -> Waiters {
         let waiters = std::mem::take(&mut self.waiters);
+        if waiters.is_empty() {
+            return Waiters::default();
+        }
         Waiters(waiters.into_iter().map(|waiter| waiter.waker).collect())
     }
 }
@@ -169,6 +176,7 @@ impl Live {
 pub(crate) struct Waiters(Vec<Waker>);
 
 impl Waiters {
+    #[inline]
     pub(crate) fn wake(self) {
         self.0.into_iter().for_each(sync::wake);
     }

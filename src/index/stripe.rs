@@ -26,6 +26,7 @@ impl Index {
     }
 
     /// Locks the stripe of a hash. Its low bits choose; the slot keeps the high ones.
+    #[inline]
     pub(crate) fn lock(&self, hash: u64) -> MutexGuard<'_, Stripe> {
         self.stripes[hash as usize & (self.stripes.len() - 1)].lock()
     }
@@ -55,6 +56,14 @@ pub(crate) struct Candidates {
 impl Candidates {
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
+    }
+
+    pub(crate) fn first(&self) -> Option<Slot> {
+        self.first
+    }
+
+    pub(crate) fn more(&self) -> &[Slot] {
+        &self.more
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> {
@@ -101,7 +110,12 @@ impl Stripe {
     }
 
     /// The entry of a key that is not completed.
+    #[inline]
     pub(crate) fn live(&mut self, hash: u64, key: &Key) -> Option<&mut Live> {
+        // Most keys are looked up when they are done: that spares them a line of memory.
+        if self.live.is_empty() {
+            return None;
+        }
         self.live
             .find_mut(mix(hash), |live| live.hash == hash && live.key == *key)
             .map(|live| &mut **live)

@@ -5,6 +5,7 @@
 mod claims;
 mod waits;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -96,9 +97,9 @@ impl Store {
         })
     }
 
-    fn request(&self, level: Level) -> Request {
+    fn request(&self, level: Level) -> Request<'_> {
         Request {
-            key: self.key.clone(),
+            key: Cow::Borrowed(&self.key),
             fingerprint: Fingerprint::none(),
             options: ResolvedClaim {
                 durability: level.durability,
