@@ -161,11 +161,13 @@ impl Key {
     }
 
     /// The three parts, one after the other, as they stand in the log.
+    #[inline]
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// How [`as_bytes`](Self::as_bytes) is cut up: the lengths of scope, operation and id.
+    #[inline]
     pub(crate) fn lengths(&self) -> (u16, u16, u16) {
         let id_len = self.bytes.len() as u16 - self.scope_len - self.operation_len;
         (self.scope_len, self.operation_len, id_len)
@@ -188,11 +190,13 @@ impl Key {
     }
 
     /// Whether a key in the log is this one. For bytes and lengths of any origin.
+    #[inline]
     pub(crate) fn matches(&self, lengths: (u16, u16, u16), bytes: &[u8]) -> bool {
         self.lengths() == lengths && *self.bytes == *bytes
     }
 
     /// Checks the parts against the limit of a store.
+    #[inline]
     pub(crate) fn check(&self, part_bytes_max: usize) -> Result<(), KeyError> {
         let (scope, operation, id) = self.lengths();
         check_parts([scope, operation, id].map(usize::from), part_bytes_max)
@@ -205,6 +209,7 @@ impl Key {
     /// concatenation therefore never collide, and how far apart they land depends on the secret
     /// too. XXH3 is no pseudorandom function in the cryptographic sense; a collision costs a look
     /// at the log, since the index compares whole keys, and is never taken for equality.
+    #[inline]
     pub(crate) fn hash_with(&self, secret: &[u8; 192]) -> u64 {
         let lengths = u64::from(self.scope_len) << 16 | u64::from(self.operation_len);
         mix(xxh3_64_with_secret(&self.bytes, secret) ^ lengths)
@@ -218,6 +223,7 @@ impl Key {
     }
 }
 
+#[inline]
 fn check_parts([scope, operation, id]: [usize; 3], max: usize) -> Result<(), KeyError> {
     if id == 0 {
         return Err(KeyError::Empty { part: KeyPart::Id });

@@ -62,6 +62,7 @@ pub struct Previous {
 }
 
 impl Operation {
+    #[inline]
     pub(crate) fn new(engine: Arc<Engine>, grant: Grant) -> Self {
         Self {
             engine,
@@ -393,9 +394,7 @@ impl<R: AsRef<[u8]>> Completion<R> {
         };
         let level = self.level(Lead::Allowed);
         let finish = finish(&self.response, &self.principal, retention_ms);
-        self.operation
-            .finish_blocking(finish, level)
-            .map(completed)
+        self.operation.finish_blocking(finish, level).map(completed)
     }
 
     /// [`commit`](Self::commit) without blocking, with the promise of

@@ -46,6 +46,7 @@ const _: () = assert!(SEGMENT_BYTES_MAX <= u32::MAX as u64);
 
 impl Response {
     /// `offset` and `len` name bytes of a committed record.
+    #[inline]
     pub(crate) fn new(segment: Arc<Segment>, offset: usize, len: usize) -> Self {
         Self {
             segment,
@@ -58,6 +59,7 @@ impl Response {
 impl Deref for Response {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         self.segment.bytes(self.offset as usize, self.len as usize)
     }

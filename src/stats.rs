@@ -14,6 +14,7 @@ const SHARDS: usize = 8;
 pub(crate) struct Counter([CachePadded<AtomicU64>; SHARDS]);
 
 impl Counter {
+    #[inline]
     pub(crate) fn add(&self) {
         self.0[shard()].fetch_add(1, Ordering::Relaxed);
     }
@@ -42,6 +43,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     /// Counts the answer to one claim, once.
+    #[inline]
     pub(crate) fn count(&self, outcome: &Outcome) {
         let counter = match outcome {
             Outcome::Started(_) => &self.started,
@@ -55,6 +57,7 @@ impl Counters {
     }
 
     /// Counts the end of one operation.
+    #[inline]
     pub(crate) fn count_finish(&self, completed: bool) {
         if completed {
             self.completed.add()
@@ -64,6 +67,7 @@ impl Counters {
     }
 }
 
+#[inline]
 fn shard() -> usize {
     thread_local! {
         static SHARD: usize = {

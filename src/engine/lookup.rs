@@ -11,10 +11,10 @@ use arc_swap::Guard;
 
 use crate::engine::{Engine, Level};
 use crate::error::{ClaimError, Damaged};
+use crate::fingerprint::Fingerprint;
 use crate::index::stripe::Candidates;
 use crate::index::{Live, Phase, Slot, Stripe};
 use crate::key::Key;
-use crate::fingerprint::Fingerprint;
 use crate::log::append::Appended;
 use crate::log::record::{Contents, Kind, Record};
 use crate::log::segment::Segment;
@@ -87,6 +87,7 @@ pub(crate) struct Found {
 impl Located {
     /// The record in the slot, with its segment and its length in words. Its checksum is verified:
     /// what the disk gives back now is what was written.
+    #[inline]
     pub(crate) fn record(&self) -> Result<(&Arc<Segment>, Record<'_>, u64), Damaged> {
         let segment = self.segment.as_ref().ok_or_else(|| self.damaged())?;
         let bytes = segment
@@ -131,6 +132,7 @@ impl Located {
 
 impl Stored {
     /// A completed record as it was read, `words` long, at this slot of the segment.
+    #[inline]
     fn read(segment: &Arc<Segment>, slot: Slot, record: &Record<'_>, words: u64) -> Self {
         let start = slot.offset() as usize * 8;
         let handle =
@@ -157,6 +159,7 @@ impl Stored {
     }
 
     /// A completed record as it was just written.
+    #[inline]
     pub(crate) fn written(
         contents: &Contents<'_>,
         appended: &Appended,
@@ -190,6 +193,7 @@ impl Stored {
 
 impl Engine {
     /// Takes the slots that may be a key's, with their segments. Called under the stripe's lock.
+    #[inline]
     pub(crate) fn locate(&self, candidates: &Candidates) -> LocatedSlots {
         LocatedSlots {
             first: candidates.first().map(|slot| self.locate_slot(slot)),
@@ -201,6 +205,7 @@ impl Engine {
     }
 
     /// Takes one slot with its segment. Called under the stripe's lock.
+    #[inline]
     pub(crate) fn locate_slot(&self, slot: Slot) -> Located {
         Located {
             slot,
@@ -298,6 +303,7 @@ fn look_at(live: &Live, monotonic_ms: u64) -> Look {
 }
 
 /// Refuses on a closed store.
+#[inline]
 pub(crate) fn check_open(stripe: &Stripe) -> Result<(), crate::error::Unavailable> {
     if stripe.closed {
         Err(crate::error::Unavailable::Closed)

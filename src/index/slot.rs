@@ -25,6 +25,7 @@ const _: () = assert!(size_of::<Slot>() == 8);
 const _: () = assert!(crate::limits::SEGMENT_BYTES_MAX / 8 <= 1 << OFFSET_BITS);
 
 impl Slot {
+    #[inline]
     pub(crate) fn new(hash: u64, segment: u16, offset_words: u64) -> Self {
         assert!(
             offset_words < 1 << OFFSET_BITS,
@@ -34,20 +35,24 @@ impl Slot {
         Self(tag | u64::from(segment) << OFFSET_BITS | offset_words)
     }
 
+    #[inline]
     pub(crate) fn segment(self) -> u16 {
         (self.0 >> OFFSET_BITS) as u16
     }
 
+    #[inline]
     pub(crate) fn offset(self) -> u64 {
         self.0 & ((1 << OFFSET_BITS) - 1)
     }
 
     /// Whether the slot may be of a key with this hash.
+    #[inline]
     pub(crate) fn may_be(self, hash: u64) -> bool {
         self.0 >> TAG_SHIFT == hash >> TAG_SHIFT
     }
 
     /// The hash by which the slot sits in its table: a function of the bits it kept.
+    #[inline]
     pub(crate) fn table_hash(self) -> u64 {
         table_hash(self.0)
     }

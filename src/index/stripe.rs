@@ -54,14 +54,17 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
+    #[inline]
     pub(crate) fn first(&self) -> Option<Slot> {
         self.first
     }
 
+    #[inline]
     pub(crate) fn more(&self) -> &[Slot] {
         &self.more
     }
@@ -73,6 +76,7 @@ impl Candidates {
 
 impl Stripe {
     /// The slots that may be of a key with this hash, in a fixed order as long as none changes.
+    #[inline]
     pub(crate) fn candidates(&self, hash: u64) -> Candidates {
         let mut found = Candidates::default();
         let table_hash = slot::table_hash(hash);

@@ -232,25 +232,30 @@ pub(crate) struct Appended {
 }
 
 impl Reservation {
+    #[inline]
     pub(crate) fn sequence(&self) -> u64 {
         self.segment.base + self.offset
     }
 
+    #[inline]
     pub(crate) fn segment(&self) -> &Segment {
         &self.segment
     }
 
     /// The segment, to be kept for longer than the range is being written.
+    #[inline]
     pub(crate) fn hold(&self) -> Arc<Segment> {
         Arc::clone(&self.segment)
     }
 
     /// Whether taking it made another segment active.
+    #[inline]
     pub(crate) fn rolled(&self) -> bool {
         self.rolled
     }
 
     /// First byte of the range within the segment.
+    #[inline]
     pub(crate) fn byte_offset(&self) -> usize {
         self.offset as usize * 8
     }
@@ -260,6 +265,7 @@ impl Reservation {
     }
 
     /// Publishes the range as a whole record.
+    #[inline]
     pub(crate) fn commit(mut self) -> Appended {
         self.finished = true;
         self.segment

@@ -100,6 +100,7 @@ impl Commit {
     }
 
     /// The position below which everything survives power loss.
+    #[inline]
     pub(crate) fn watermark(&self) -> u64 {
         self.watermark.load(Ordering::Acquire)
     }
@@ -113,6 +114,7 @@ impl Commit {
     }
 
     /// Whether a sync has failed.
+    #[inline]
     pub(crate) fn is_poisoned(&self) -> bool {
         self.poisoned.load(Ordering::Acquire)
     }

@@ -123,6 +123,7 @@ pub(crate) struct Contents<'a> {
 
 impl Contents<'_> {
     /// Length of the record in words.
+    #[inline]
     pub(crate) fn words(&self) -> u64 {
         words_for(
             self.key.len(),
@@ -133,6 +134,7 @@ impl Contents<'_> {
     }
 
     /// The variable part, in the order in which it is written.
+    #[inline]
     pub(crate) fn pieces(&self) -> [&[u8]; 4] {
         [
             self.key,
@@ -143,16 +145,19 @@ impl Contents<'_> {
     }
 
     /// Where the principal stands within the record, in bytes.
+    #[inline]
     pub(crate) fn principal_offset(&self) -> usize {
         HEAD_BYTES + self.key.len()
     }
 
     /// Where the response stands within the record, in bytes.
+    #[inline]
     pub(crate) fn response_offset(&self) -> usize {
         self.principal_offset() + self.principal.map_or(0, <[u8]>::len) + self.checkpoint.len()
     }
 
     /// The head from byte 12 on (what the checksum covers first), in a whole-head buffer.
+    #[inline]
     pub(crate) fn head(&self, sequence: u64, watermark: u64) -> [u8; HEAD_BYTES] {
         let (scope, operation, id) = self.key_lengths;
         let key_bytes = usize::from(scope) + usize::from(operation) + usize::from(id);
@@ -211,6 +216,7 @@ impl Contents<'_> {
 }
 
 /// Length in words of a record with a variable part of these sizes.
+#[inline]
 pub(crate) const fn words_for(
     key: usize,
     principal: usize,
@@ -221,6 +227,7 @@ pub(crate) const fn words_for(
 }
 
 /// The checksum of a record: from byte 12 to its end, padding included.
+#[inline]
 pub(crate) fn checksum(covered: &[u8], seed: u64) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial((seed >> 32) as u32 ^ seed as u32);
     hasher.update(covered);
@@ -281,6 +288,7 @@ impl<'a> Record<'a> {
 
     /// Parses bytes whose checksum was verified when they were written or recovered. The lengths
     /// are still checked, so a map that was changed behind our back gives an error, not a panic.
+    #[inline]
     pub(crate) fn parse_verified(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let head: &[u8; HEAD_BYTES] = bytes.first_chunk().ok_or(Malformed::Short)?;
         let kind = Kind::from_byte(head[at::KIND]).ok_or(Malformed::Field("kind"))?;
@@ -364,6 +372,7 @@ impl<'a> Record<'a> {
 
     /// Whether a completed record still answers at this store time. The one place that decides
     /// expiry: every path, fast or slow, asks here.
+    #[inline]
     pub(crate) fn is_live(&self, now_ms: u64) -> bool {
         match self.kind {
             Kind::Claim | Kind::Checkpoint => true,

@@ -125,6 +125,7 @@ impl Segment {
     }
 
     /// Words that records may fill.
+    #[inline]
     pub(crate) fn words(&self) -> u64 {
         self.words
     }
@@ -135,11 +136,13 @@ impl Segment {
     }
 
     /// Position of the word behind the known part of the chain.
+    #[inline]
     pub(crate) fn tail(&self) -> u64 {
         self.base + self.tail.load(Ordering::Acquire)
     }
 
     /// Takes `words` words at the end of the chain, or tells how much is left.
+    #[inline]
     pub(crate) fn try_reserve(&self, words: u64) -> Attempt {
         let mut offset = self.tail.load(Ordering::Acquire);
         loop {
@@ -174,6 +177,7 @@ impl Segment {
     }
 
     /// Ends a reservation. The store is a release: whoever sees the word sees the record.
+    #[inline]
     pub(crate) fn finish(&self, offset: u64, words: u64, state: State) {
         debug_assert!(state != State::Reserved);
         let finished = word::encode(words, state, self.base + offset, self.seed).to_le();
@@ -186,22 +190,26 @@ impl Segment {
     }
 
     /// What stands at a word offset.
+    #[inline]
     pub(crate) fn word_at(&self, offset: u64) -> Decoded {
         let raw = u64::from_le(self.memory.word(offset as usize).load(Ordering::Acquire));
         word::decode(raw, self.base + offset, self.seed)
     }
 
     /// Writes into a range the caller has reserved and not yet finished.
+    #[inline]
     pub(crate) fn copy_in(&self, byte_offset: usize, bytes: &[u8]) {
         self.memory.copy_in(byte_offset, bytes);
     }
 
     /// Bytes of a reserved range read by its owner, or of a finished one read by anybody.
+    #[inline]
     pub(crate) fn bytes(&self, byte_offset: usize, len: usize) -> &[u8] {
         self.memory.bytes(byte_offset, len)
     }
 
     /// The whole committed record at a word offset, first word included; `None` when none is there.
+    #[inline]
     pub(crate) fn record_bytes(&self, offset: u64) -> Option<&[u8]> {
         if offset < FIRST_RECORD || offset >= self.words {
             return None;
@@ -232,6 +240,7 @@ impl Segment {
         }
     }
 
+    #[inline]
     fn swap_empty(&self, offset: u64, new: u64) -> Result<(), u64> {
         let word = self.memory.word(offset as usize);
         if mutation("reserved_in_two_steps") && word.load(Ordering::Acquire) == 0 {

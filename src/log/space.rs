@@ -49,6 +49,7 @@ impl Space {
     }
 
     /// Promises `words`, or nothing at all.
+    #[inline]
     pub(crate) fn try_take(&self, words: u64) -> bool {
         let words = words as i64;
         if mutation("promised_unchecked") {
@@ -63,6 +64,7 @@ impl Space {
     }
 
     /// Takes back a promise, or part of one.
+    #[inline]
     pub(crate) fn give_back(&self, words: u64) {
         if words > 0 {
             self.available.fetch_add(words as i64, Ordering::AcqRel);

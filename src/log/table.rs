@@ -62,6 +62,7 @@ impl Segments {
     }
 
     /// The segment of this number.
+    #[inline]
     pub(crate) fn load(&self, number: u16) -> Guard<Option<Arc<Segment>>> {
         let (chunk, place) = locate(number);
         match self.chunks[chunk].get() {
@@ -80,6 +81,7 @@ impl Segments {
     }
 }
 
+#[inline]
 fn locate(number: u16) -> (usize, usize) {
     (usize::from(number) / CHUNK, usize::from(number) % CHUNK)
 }

@@ -59,6 +59,7 @@ pub(crate) enum Decoded {
 }
 
 /// Builds the word for a record of `words` words at `position` in the segment of `seed`.
+#[inline]
 pub(crate) fn encode(words: u64, state: State, position: u64, seed: u64) -> u64 {
     assert!(
         (1..=LENGTH_MASK).contains(&words),
@@ -69,6 +70,7 @@ pub(crate) fn encode(words: u64, state: State, position: u64, seed: u64) -> u64 
 }
 
 /// Reads a word back. Never trusts it: the check must hold for this position and seed.
+#[inline]
 pub(crate) fn decode(raw: u64, position: u64, seed: u64) -> Decoded {
     if raw == 0 {
         return Decoded::Empty;
@@ -86,16 +88,19 @@ pub(crate) fn decode(raw: u64, position: u64, seed: u64) -> Decoded {
 
 /// The length in a word this process wrote itself, without the check: the append path only asks
 /// how far to step over its neighbours.
+#[inline]
 pub(crate) fn length(raw: u64) -> u64 {
     raw & LENGTH_MASK
 }
 
+#[inline]
 fn check(low: u64, position: u64, seed: u64) -> u32 {
     (mix(mix(position ^ seed) ^ low) >> 32) as u32
 }
 
 /// A bijective mixer with full avalanche (the finaliser published with SplitMix64, Steele et al.,
 /// "Fast splittable pseudorandom number generators", OOPSLA 2014).
+#[inline]
 pub(crate) const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

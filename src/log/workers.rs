@@ -129,11 +129,13 @@ impl Log {
     }
 
     /// Takes a promise of `words` words if there is room right now.
+    #[inline]
     pub(crate) fn try_room(&self, words: u64) -> bool {
         self.shared.appender.space().try_take(words)
     }
 
     /// Gives a promise back unused.
+    #[inline]
     pub(crate) fn give_back(&self, words: u64) {
         self.shared.appender.space().give_back(words);
     }
@@ -199,6 +201,7 @@ impl Log {
     }
 
     /// The position below which everything survives power loss.
+    #[inline]
     pub(crate) fn watermark(&self) -> u64 {
         self.shared.commit.watermark()
     }
@@ -219,6 +222,7 @@ impl Log {
     }
 
     /// Whether a sync has failed.
+    #[inline]
     pub(crate) fn is_poisoned(&self) -> bool {
         self.shared.commit.is_poisoned()
     }
@@ -229,6 +233,7 @@ impl Log {
     }
 
     /// The segment table.
+    #[inline]
     pub(crate) fn segments(&self) -> &Segments {
         &self.shared.segments
     }

@@ -92,6 +92,7 @@ impl ClaimOptions {
     }
 
     /// Checks what is set and takes the rest from the store.
+    #[inline]
     pub(crate) fn resolve(&self, settings: &Settings) -> Result<ResolvedClaim, ClaimOptionsError> {
         Ok(ResolvedClaim {
             durability: self.durability.unwrap_or(settings.durability),
