@@ -1,0 +1,309 @@
+//! Small stores of every kind, made through the public interface on a simulated disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncekey::testing::{Fault, FaultPlan, OperationKind, SimulatedDisk};
+use oncekey::{
+    Claim, ClaimOptions, Durability, Forget, Key, ManualClock, Options, Recovery, Store,
+};
+
+use crate::answers::Keys;
+use crate::layout::{Files, Layout};
+use crate::support::{START_MS, key, lease, ms, request, started};
+
+/// When stores are opened to see what they answer, in ms.
+pub const JUDGED_MS: u64 = START_MS + 3_600_000;
+/// Whom some of the results are for.
+pub const PRINCIPAL: &str = "user-7";
+
+/// A store's files, and what they hold.
+pub struct Subject {
+    pub name: &'static str,
+    pub files: Files,
+    pub layout: Layout,
+    pub keys: Keys,
+    /// How many bytes share a case in the short version, where stores are alike.
+    stride: usize,
+}
+
+impl Subject {
+    pub fn new(name: &'static str, files: Files) -> Self {
+        let layout = Layout::read(&files);
+        let keys = Keys::read(&layout);
+        Self {
+            name,
+            files,
+            layout,
+            keys,
+            stride: 1,
+        }
+    }
+
+    /// In the short version only every third byte: another store has much the same.
+    fn thin(mut self) -> Self {
+        self.stride = 3;
+        self
+    }
+
+    /// Whether the short version has a case for this byte.
+    pub fn chosen(&self, byte: usize) -> bool {
+        byte % self.stride == 0
+    }
+
+    pub fn segment_names(&self) -> Vec<String> {
+        let segments = self.layout.segments.iter();
+        segments.map(|segment| segment.name.clone()).collect()
+    }
+}
+
+pub fn options(clock: &ManualClock) -> Options {
+    Options::new()
+        .durability(Durability::Sync)
+        .segment_size(64 << 10)
+        .stripes(1)
+        .clock(Arc::new(clock.clone()))
+}
+
+/// As the stores are opened to be judged.
+pub fn judging(recovery: Recovery) -> Options {
+    options(&ManualClock::new(JUDGED_MS)).recovery(recovery)
+}
+
+pub fn disk_of(files: &Files) -> SimulatedDisk {
+    let disk = SimulatedDisk::new();
+    for (name, bytes) in files {
+        disk.put(name, bytes);
+    }
+    disk
+}
+
+pub fn files_of(disk: &SimulatedDisk) -> Files {
+    let contents = |name: String| {
+        let bytes = disk.contents(&name)?;
+        Some((name, bytes))
+    };
+    disk.names().into_iter().filter_map(contents).collect()
+}
+
+/// A store being made.
+pub struct Making {
+    pub disk: SimulatedDisk,
+    pub clock: ManualClock,
+}
+
+impl Making {
+    pub fn new() -> Self {
+        Self {
+            disk: SimulatedDisk::new(),
+            clock: ManualClock::new(START_MS),
+        }
+    }
+
+    pub fn open(&self) -> Store {
+        self.open_with(options(&self.clock))
+    }
+
+    pub fn open_with(&self, options: Options) -> Store {
+        self.clock.advance(ms(10));
+        let store = options.open_simulated(&self.disk).expect("a store");
+        crate::support::prepared(store)
+    }
+
+    /// The files as a process that is killed now leaves them.
+    pub fn killed(&self) -> Files {
+        files_of(&self.disk.crash_none_lost())
+    }
+
+    /// The files of a store that nobody has open.
+    pub fn closed(&self) -> Files {
+        files_of(&self.disk)
+    }
+}
+
+fn owned(claim: Result<Claim, oncekey::ClaimError>) -> oncekey::Operation {
+    crate::support::owned(claim.expect("a claim"))
+}
+
+/// One key of every kind: every kind of record, and every state a key can be in.
+pub fn every_kind(store: &Store, clock: &ManualClock, prefix: &str) {
+    let of = |name: &str| key(&format!("{prefix}-{name}"));
+    let claim = |name: &str| started(store.claim(&of(name), request()).expect("a claim"));
+    claim("paid").complete(b"paid").expect("completes");
+    claim("empty").complete(b"").expect("completes");
+    clock.advance(ms(1));
+    let large: Vec<_> = (0..1_500_u32).map(|byte| (byte % 251) as u8).collect();
+    claim("large").complete(large).expect("completes");
+    claim("silent")
+        .complete_without_response()
+        .expect("completes");
+    claim("principal")
+        .complete_with(b"yours")
+        .principal(PRINCIPAL)
+        .commit()
+        .expect("completes");
+    claim("expired")
+        .complete_with(b"over")
+        .retention(Duration::from_secs(1))
+        .commit()
+        .expect("completes");
+    let mut pending = claim("pending");
+    clock.advance(ms(1));
+    pending.checkpoint(b"half way").expect("a note");
+    drop(pending);
+    claim("released").release().expect("a release");
+    claim("forgotten").complete(b"gone").expect("completes");
+    let forgotten = store.forget(&of("forgotten"), Forget::IfCompleted);
+    assert!(forgotten.expect("forgotten"));
+    drop(started(
+        store
+            .claim_with(&of("overtaken"), request(), lease(5))
+            .expect("a claim"),
+    ));
+    clock.advance(ms(10));
+    let mut second = owned(store.claim(&of("overtaken"), request()));
+    second.checkpoint(b"second").expect("a note");
+    second.complete(b"by the second").expect("completes");
+    for (name, resume) in [("ticket-out", false), ("ticket-done", true)] {
+        let long = ClaimOptions::new().lease(oncekey::Lease::For(Duration::from_secs(60)));
+        let operation = owned(store.claim_with(&of(name), request(), long));
+        let ticket = operation.into_ticket().expect("a ticket");
+        if resume {
+            let resumed = store.resume(&ticket).expect("resumed");
+            crate::support::owned(resumed)
+                .complete(b"by ticket")
+                .expect("completes");
+        }
+    }
+}
+
+/// Some records that are written at the speed of memory: in a killed store they are above every
+/// watermark.
+fn buffered(store: &Store, prefix: &str) {
+    let options = || ClaimOptions::new().durability(Durability::Buffered);
+    for number in 0..6 {
+        let key = key(&format!("{prefix}-{number}"));
+        let operation = owned(store.claim_with(&key, request(), options()));
+        if number % 3 != 2 {
+            operation
+                .complete(vec![number; 10 * usize::from(number)])
+                .expect("completes");
+        }
+    }
+}
+
+/// Closed properly, three times: three small segments.
+pub fn closed() -> Subject {
+    let making = Making::new();
+    for (prefix, kinds) in [("a", true), ("b", false), ("c", false)] {
+        let store = making.open();
+        if kinds {
+            every_kind(&store, &making.clock, prefix);
+        } else {
+            buffered(&store, prefix);
+            // What the life before left pending, taken over.
+            let key = key("a-pending");
+            owned(store.claim(&key, request()))
+                .checkpoint(prefix)
+                .expect("a note");
+        }
+        store.close().expect("closes");
+    }
+    Subject::new("closed", making.closed())
+}
+
+/// Killed while it was open, with records that no watermark vouches for.
+pub fn killed() -> Subject {
+    let making = Making::new();
+    let store = making.open();
+    buffered(&store, "a");
+    store.close().expect("closes");
+    let store = making.open();
+    every_kind(&store, &making.clock, "b");
+    buffered(&store, "c");
+    let files = making.killed();
+    drop(store);
+    Subject::new("killed", files)
+}
+
+/// Killed, recovered, and killed right after that.
+pub fn recovered() -> Subject {
+    let making = Making {
+        disk: disk_of(&killed().files),
+        clock: ManualClock::new(START_MS + 1_000),
+    };
+    let store = making.open();
+    let files = making.killed();
+    drop(store);
+    Subject::new("recovered", files).thin()
+}
+
+/// A sync failed; then it was closed.
+pub fn poisoned() -> Subject {
+    let making = Making::new();
+    let store = making.open();
+    every_kind(&store, &making.clock, "a");
+    making
+        .disk
+        .fail(FaultPlan::new(OperationKind::Sync, Fault::InputOutput).on("segment-"));
+    assert!(store.claim(&key("unknown"), request()).is_err());
+    assert!(store.stats().poisoned);
+    assert!(store.close().is_err(), "what failed stays failed");
+    drop(store);
+    Subject::new("poisoned", making.killed()).thin()
+}
+
+/// A copy that was put back and opened with `restored`.
+pub fn restored() -> Subject {
+    let making = Making {
+        disk: disk_of(&closed().files),
+        clock: ManualClock::new(START_MS + 1_000),
+    };
+    let store = making.open_with(options(&making.clock).restored(true));
+    buffered(&store, "r");
+    store.close().expect("closes");
+    Subject::new("restored", making.closed()).thin()
+}
+
+/// Segments that were filled up, so that one ends in padding.
+pub fn rolled_over() -> Subject {
+    let making = Making::new();
+    let store = making.open();
+    for number in 0..9_u8 {
+        let key = key(&format!("big-{number}"));
+        owned(store.claim(&key, request()))
+            .complete(vec![number; 12_000 + usize::from(number)])
+            .expect("completes");
+    }
+    store.close().expect("closes");
+    Subject::new("rolled over", making.closed())
+}
+
+/// Damaged, salvaged and closed: there are copies of what was damaged, and padding in its place.
+pub fn salvaged() -> Subject {
+    let whole = closed();
+    let mut files = whole.files.clone();
+    let segment = &whole.layout.segments[0];
+    let place = &segment.places[5];
+    files.get_mut(&segment.name).expect("a segment")[place.bytes.start + 40] ^= 1;
+    let making = Making {
+        disk: disk_of(&files),
+        clock: ManualClock::new(START_MS + 1_000),
+    };
+    let store = making.open_with(options(&making.clock).recovery(Recovery::Salvage));
+    assert_eq!(store.recovery_report().losses.len(), 1);
+    buffered(&store, "s");
+    store.close().expect("closes");
+    let mut files = making.closed();
+    // What a crash in the middle of preparing a segment leaves.
+    files.insert(
+        "segment-0000fff000000000.log.tmp".to_owned(),
+        whole.files[&segment.name].clone(),
+    );
+    Subject::new("salvaged", files).thin()
+}
+
+/// A key that no store has seen.
+pub fn new_key() -> Key {
+    key("written after the damage")
+}
