@@ -226,7 +226,7 @@ impl Commit {
 
     fn sync_prefix(&self, appender: &Appender, target: u64, lead: Lead) -> Result<u64, Poison> {
         let start = self.watermark();
-        let (end, records) = committed_prefix(appender, start, target, lead);
+        let (end, records) = committed_prefix(appender, start, target, lead)?;
         for segment in appender.chain() {
             if segment.end() > start && segment.base < end {
                 segment.sync().map_err(|source| Poison {
@@ -236,7 +236,7 @@ impl Commit {
             }
         }
         let (end, records) = if mutation("prefix_read_after_sync") {
-            committed_prefix(appender, start, target, lead)
+            committed_prefix(appender, start, target, lead)?
         } else {
             (end, records)
         };
@@ -310,7 +310,17 @@ impl Waiting {
 /// Walks the chain from `start` over committed records and padding, waiting for those below
 /// `target` whose writers are in the middle of a copy. Returns where it got to and over how many
 /// records.
-fn committed_prefix(appender: &Appender, start: u64, target: u64, lead: Lead) -> (u64, u64) {
+///
+/// # Errors
+///
+/// When it does not get to `target`, all of which was appended: somebody changed the file. Nothing
+/// can be told to be durable then.
+fn committed_prefix(
+    appender: &Appender,
+    start: u64,
+    target: u64,
+    lead: Lead,
+) -> Result<(u64, u64), Poison> {
     let mut position = start;
     let mut records = 0;
     let mut round = 0;
@@ -359,11 +369,21 @@ fn committed_prefix(appender: &Appender, start: u64, target: u64, lead: Lead) ->
         round += 1;
         sync::relax(round);
     }
-    assert!(
-        position >= target,
-        "the chain ends at {position}, before the record at {target}"
-    );
-    (position, records)
+    if position >= target {
+        return Ok((position, records));
+    }
+    let chain = appender.chain();
+    let segment = chain.iter().find(|segment| segment.end() > position);
+    Err(Poison {
+        file: segment.map_or_else(|| String::from("the log"), |segment| segment.name.clone()),
+        source: std::sync::Arc::new(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "the log ends at {position:#x}, before the record at {target:#x}: the file was \
+                 changed behind the store's back"
+            ),
+        )),
+    })
 }
 
 /// Resolves when everything below its target is durable. Dropping it only stops the waiting.

@@ -6,13 +6,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use oncekey::{AccessDenied, Claim, ClaimError, Key, KeyState, Replay, Saved, Store};
 
 use crate::layout::{Layout, Record};
-use crate::stores::{JUDGED_MS, PRINCIPAL};
+use crate::stores::JUDGED_MS;
+use crate::support::kinds::PRINCIPAL;
 use crate::support::request;
 
 /// What a key answers. Everything that a caller can see of it, but for the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Absent,
+    /// Only while the store that the owner belongs to is open.
+    Held {
+        attempt: u32,
+        token: u64,
+    },
     Interrupted {
         attempt: u32,
         token: u64,
@@ -56,7 +62,11 @@ impl Answer {
 
 /// All keys of a store, each with its records, the newest first.
 #[derive(Debug)]
-pub struct Keys(Vec<(Key, Vec<Record>)>);
+pub struct Keys {
+    own: Vec<(Key, Vec<Record>)>,
+    /// Keys that may come up although the store never had them.
+    others: Vec<Key>,
+}
 
 impl Keys {
     pub fn read(layout: &Layout) -> Self {
@@ -70,16 +80,26 @@ impl Keys {
             records.sort_by_key(|record| std::cmp::Reverse((record.token, record.sequence)));
             (Key::new(scope, operation, id).expect("a key"), records)
         };
-        Self(keys.into_iter().map(of).collect())
+        Self {
+            own: keys.into_iter().map(of).collect(),
+            others: Vec::new(),
+        }
+    }
+
+    /// These, and nothing is said of the keys of another store.
+    pub fn beside(mut self, others: &Self) -> Self {
+        let is_other = |key: &&Key| !self.iter().any(|own| own == *key);
+        self.others = others.iter().filter(is_other).cloned().collect();
+        self
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Key> {
-        self.0.iter().map(|(key, _)| key)
+        self.own.iter().map(|(key, _)| key)
     }
 
     /// What every key answers without the lost records.
     pub fn answers_without(&self, lost: impl Fn(&Record) -> bool) -> Vec<Answer> {
-        self.0
+        self.own
             .iter()
             .map(|(_, records)| {
                 let newest = records.iter().find(|record| !lost(record));
@@ -95,8 +115,8 @@ impl Keys {
         answers: &[Answer],
         named: impl Fn(&Record) -> bool,
     ) -> Option<String> {
-        assert_eq!(self.0.len(), answers.len());
-        for ((key, records), answer) in self.0.iter().zip(answers) {
+        assert_eq!(self.own.len(), answers.len());
+        for ((key, records), answer) in self.own.iter().zip(answers) {
             let mut possible = records.iter();
             let explained = loop {
                 match possible.next() {
@@ -151,6 +171,10 @@ fn completed(saved: &Saved) -> Answer {
 pub fn answer(store: &Store, key: &Key) -> Answer {
     match store.get(key) {
         Ok(KeyState::Absent) => Answer::Absent,
+        Ok(KeyState::InProgress { attempt, token, .. }) => Answer::Held {
+            attempt,
+            token: token.as_u64(),
+        },
         Ok(KeyState::Interrupted {
             attempt,
             token,
@@ -184,6 +208,7 @@ pub fn answers(store: &Store, keys: &Keys) -> Vec<Answer> {
         .interrupted()
         .expect("a list")
         .into_iter()
+        .filter(|each| !keys.others.contains(&each.key))
         .map(|each| (each.key, (each.attempt, each.token.as_u64())))
         .collect();
     let interrupted: BTreeMap<_, _> = keys

@@ -4,16 +4,17 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 
-use oncekey::{ClaimError, KeyState, OpenError, Recovery, Store};
+use oncekey::{ClaimError, KeyState, OpenError, Recovery, Store, Unavailable};
 
 use crate::answers::{Answer, Keys, answers};
 use crate::judge::{Case, Effort, Expected};
 use crate::layout::{Files, Layout, Place, Record};
 use crate::medium::{Medium, Opened, read};
-use crate::meters::alone;
+use crate::meters::{alone, panics};
 use crate::single::{changed, is_long};
-use crate::stores::{Subject, closed, every_kind, judging, killed};
-use crate::support::{interrupted, key, owned, request};
+use crate::stores::{Subject, closed, judging, killed};
+use crate::support::kinds::every_kind;
+use crate::support::{buffered, finish, interrupted, key, owned, request};
 use crate::table::Table;
 
 /// What a process that was killed leaves in the lock.
@@ -292,4 +293,34 @@ fn damage_done_under_an_open_store_is_refused_by_the_next_open() {
         answers(&store, &subject.keys),
         subject.keys.answers_without(lost)
     );
+}
+
+/// A record is overwritten before it was synced: nobody can say any more what is durable, so the
+/// store is poisoned. No caller panics, and none is told that its write is safe.
+#[test]
+fn damage_to_what_is_not_synced_yet_poisons_the_store() {
+    let _alone = alone();
+    let before = panics();
+    for byte in 0..8 {
+        let (directory, store) = buffered();
+        finish(&store, &key("paid"), b"paid");
+        let name = read(&directory)
+            .into_iter()
+            .find(|(name, bytes)| name.ends_with(".log") && Layout::has_records(bytes))
+            .expect("a segment with records")
+            .0;
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .open(directory.path().join(name))
+            .expect("a file");
+        file.write_all_at(&[0x55], 4_096 + byte).expect("written");
+        match store.flush() {
+            Err(error @ Unavailable::Poisoned { .. }) => {
+                assert!(error.to_string().contains("behind the store's back"));
+            }
+            other => panic!("byte {byte}: {other:?}"),
+        }
+        assert!(store.stats().poisoned);
+    }
+    assert_eq!(panics(), before);
 }

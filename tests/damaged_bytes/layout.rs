@@ -93,6 +93,11 @@ impl Layout {
         }
     }
 
+    /// Whether anything was written to a segment.
+    pub fn has_records(segment: &[u8]) -> bool {
+        u64_at(segment, PAGE) != 0
+    }
+
     pub fn segment(&self, name: &str) -> Option<&Segment> {
         self.segments.iter().find(|segment| segment.name == name)
     }

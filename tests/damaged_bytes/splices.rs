@@ -5,7 +5,8 @@ use crate::answers::Keys;
 use crate::judge::{Case, Effort, Expected};
 use crate::layout::{Files, Layout, Record};
 use crate::medium::Medium;
-use crate::stores::{Making, Subject, every_kind, options};
+use crate::stores::{Making, Subject, options};
+use crate::support::kinds::every_kind;
 use crate::support::{START_MS, key, ms, request, started};
 use crate::table::Table;
 use oncekey::ManualClock;
@@ -96,8 +97,10 @@ pub fn another_life(table: &mut Table) {
     let store = making.open();
     every_kind(&store, &making.clock, "b");
     store.close().expect("closes");
-    let subject = Subject::new("two lives", making.closed());
+    let mut subject = Subject::new("two lives", making.closed());
     let theirs = copy.closed();
+    // Of two branches a salvage keeps the one with the higher positions, and names the other.
+    subject.keys = subject.keys.beside(&Keys::read(&Layout::read(&theirs)));
     let new = theirs
         .keys()
         .filter(|name| !subject.files.contains_key(*name));

@@ -1,21 +1,17 @@
 //! Small stores of every kind, made through the public interface on a simulated disk.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use oncekey::testing::{Fault, FaultPlan, OperationKind, SimulatedDisk};
-use oncekey::{
-    Claim, ClaimOptions, Durability, Forget, Key, ManualClock, Options, Recovery, Store,
-};
+use oncekey::{Claim, ClaimOptions, Durability, Key, ManualClock, Options, Recovery, Store};
 
 use crate::answers::Keys;
 use crate::layout::{Files, Layout};
-use crate::support::{START_MS, key, lease, ms, request, started};
+use crate::support::kinds::every_kind;
+use crate::support::{START_MS, key, ms, request};
 
 /// When stores are opened to see what they answer, in ms.
 pub const JUDGED_MS: u64 = START_MS + 3_600_000;
-/// Whom some of the results are for.
-pub const PRINCIPAL: &str = "user-7";
 
 /// A store's files, and what they hold.
 pub struct Subject {
@@ -123,58 +119,6 @@ impl Making {
 
 fn owned(claim: Result<Claim, oncekey::ClaimError>) -> oncekey::Operation {
     crate::support::owned(claim.expect("a claim"))
-}
-
-/// One key of every kind: every kind of record, and every state a key can be in.
-pub fn every_kind(store: &Store, clock: &ManualClock, prefix: &str) {
-    let of = |name: &str| key(&format!("{prefix}-{name}"));
-    let claim = |name: &str| started(store.claim(&of(name), request()).expect("a claim"));
-    claim("paid").complete(b"paid").expect("completes");
-    claim("empty").complete(b"").expect("completes");
-    clock.advance(ms(1));
-    let large: Vec<_> = (0..1_500_u32).map(|byte| (byte % 251) as u8).collect();
-    claim("large").complete(large).expect("completes");
-    claim("silent")
-        .complete_without_response()
-        .expect("completes");
-    claim("principal")
-        .complete_with(b"yours")
-        .principal(PRINCIPAL)
-        .commit()
-        .expect("completes");
-    claim("expired")
-        .complete_with(b"over")
-        .retention(Duration::from_secs(1))
-        .commit()
-        .expect("completes");
-    let mut pending = claim("pending");
-    clock.advance(ms(1));
-    pending.checkpoint(b"half way").expect("a note");
-    drop(pending);
-    claim("released").release().expect("a release");
-    claim("forgotten").complete(b"gone").expect("completes");
-    let forgotten = store.forget(&of("forgotten"), Forget::IfCompleted);
-    assert!(forgotten.expect("forgotten"));
-    drop(started(
-        store
-            .claim_with(&of("overtaken"), request(), lease(5))
-            .expect("a claim"),
-    ));
-    clock.advance(ms(10));
-    let mut second = owned(store.claim(&of("overtaken"), request()));
-    second.checkpoint(b"second").expect("a note");
-    second.complete(b"by the second").expect("completes");
-    for (name, resume) in [("ticket-out", false), ("ticket-done", true)] {
-        let long = ClaimOptions::new().lease(oncekey::Lease::For(Duration::from_secs(60)));
-        let operation = owned(store.claim_with(&of(name), request(), long));
-        let ticket = operation.into_ticket().expect("a ticket");
-        if resume {
-            let resumed = store.resume(&ticket).expect("resumed");
-            crate::support::owned(resumed)
-                .complete(b"by ticket")
-                .expect("completes");
-        }
-    }
 }
 
 /// Some records that are written at the speed of memory: in a killed store they are above every

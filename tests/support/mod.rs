@@ -5,6 +5,8 @@
 
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+pub mod kinds;
+
 use std::fmt::Debug;
 use std::fs;
 use std::future::Future;

@@ -7,6 +7,7 @@
 
 use crate::corruption::{Corruption, Damage};
 use crate::fs::Storage;
+use crate::limits::SEGMENT_BYTES_MAX;
 use crate::log::header::{FORMAT_VERSION, Header, PAGE_BYTES, PageFault};
 use crate::log::meta::Meta;
 use crate::log::position;
@@ -48,11 +49,19 @@ impl SegmentFile {
         Corruption::of_words(damage, &self.name, self.base, from, to)
     }
 
-    /// Damage to the file as a whole.
-    fn whole(&self, damage: Damage) -> Corruption {
-        let mut corruption = self.corruption(damage, 0, (self.len / 8).max(FIRST_RECORD + 1));
+    /// Damage to the file as a whole, whose records may have stood before `end`.
+    fn whole(&self, damage: Damage, end: u64) -> Corruption {
+        let words = (end - self.base).max(FIRST_RECORD + 1);
+        let mut corruption = self.corruption(damage, 0, words);
         corruption.bytes = self.len;
         corruption
+    }
+
+    /// Position behind the last that a segment of this name can have held, if the file that is there
+    /// now does not tell: as far as a segment may reach, but not into the next one whose header is true.
+    fn end_at_most(&self, next_true: Option<u64>) -> u64 {
+        let end = self.base.saturating_add(SEGMENT_BYTES_MAX / 8);
+        next_true.map_or(end, |next| end.min(next))
     }
 
     /// The word behind the last one that may belong to a record.
@@ -145,33 +154,53 @@ impl Files {
     ///
     /// The first such file, unless `salvage`.
     pub(super) fn vet(&mut self, meta: &Meta, salvage: bool) -> Result<(), RecoverError> {
-        for (mut file, fault) in std::mem::take(&mut self.raw) {
+        let raw = std::mem::take(&mut self.raw);
+        let is_own =
+            |header: &Header| header.store_id == meta.store_id && header.secret == meta.secret;
+        let true_bases: Vec<_> = raw
+            .iter()
+            .filter(|(file, fault)| {
+                fault.is_none() && is_own(&file.header) && file.header.base == file.base
+            })
+            .map(|(file, _)| file.base)
+            .collect();
+        for (mut file, fault) in raw {
+            let next_true = true_bases.iter().copied().find(|base| *base > file.base);
+            let end_at_most = file.end_at_most(next_true);
             if let Some(damage) = fault {
-                let mut corruption = file.corruption(damage, 0, FIRST_RECORD);
-                corruption.bytes = file.len.min(PAGE_BYTES as u64);
-                self.lose(corruption, salvage)?;
                 if file.len <= PAGE_BYTES as u64 || file.header.fault().is_some() {
                     // Nothing in it could be told to be ours.
+                    self.lose(file.whole(damage, end_at_most), salvage)?;
                     self.aside.push(file.name);
                     continue;
                 }
+                let mut corruption = file.corruption(damage, 0, FIRST_RECORD);
+                corruption.bytes = file.len.min(PAGE_BYTES as u64);
+                self.lose(corruption, salvage)?;
                 file.header.store_id = meta.store_id;
                 file.header.secret = meta.secret;
-            } else if file.header.store_id != meta.store_id || file.header.secret != meta.secret {
-                self.lose(file.whole(Damage::ForeignSegment), salvage)?;
+            } else if !is_own(&file.header) {
+                self.lose(file.whole(Damage::ForeignSegment, end_at_most), salvage)?;
                 self.aside.push(file.name);
                 continue;
             } else if file.header.base != file.base {
-                self.lose(file.whole(Damage::Misnamed), salvage)?;
+                self.lose(file.whole(Damage::Misnamed, end_at_most), salvage)?;
                 self.aside.push(file.name);
                 continue;
             }
             if !file.len.is_multiple_of(8) {
+                // No write leaves such a length: something cut the file, and what stood behind the
+                // cut is not there to be counted.
                 let words = file.len / 8;
-                self.lose(
-                    file.corruption(Damage::Truncated, words, words + 1),
-                    salvage,
-                )?;
+                let end = if file.new_header {
+                    end_at_most - file.base
+                } else {
+                    file.header.file_bytes / 8
+                };
+                let end = end.max(words + 1);
+                let mut corruption = file.corruption(Damage::Truncated, words, end);
+                corruption.bytes = file.len % 8;
+                self.lose(corruption, salvage)?;
             }
             self.segments.push(file);
         }
@@ -190,7 +219,8 @@ impl Files {
                 let (previous_base, previous_end) =
                     (file.header.previous_base, file.header.previous_end);
                 while let Some(stray) = linked.pop_if(|last| last.base > previous_base) {
-                    self.lose(stray.whole(Damage::Unlinked), salvage)?;
+                    let end = stray.base + (stray.len / 8).max(FIRST_RECORD + 1);
+                    self.lose(stray.whole(Damage::Unlinked, end), salvage)?;
                     self.aside.push(stray.name);
                 }
                 match linked.last_mut() {

@@ -348,3 +348,52 @@ fn foreign_files_and_directories_stop_the_open() {
         }
     }
 }
+
+/// Two segments of different lengths in each other's place: the shorter file now stands under the
+/// name of the longer segment, and says nothing of how far that one reached.
+#[test]
+fn swapped_segments_are_named_as_lost_to_their_full_length() {
+    let disk = SimulatedDisk::new();
+    let mut writer = Writer::open_with(&disk, 2 * SEGMENT_BYTES);
+    let mut records = writer.append_some("long", 40);
+    writer.close();
+    let mut writer = Writer::open(&disk);
+    records.extend(writer.append_some("short", 2));
+    writer.close();
+    let mut writer = Writer::open(&disk);
+    writer.append_some("last", 2);
+    writer.close();
+    let names = segment_names(&disk);
+    let contents = |name: &String| disk.contents(name).expect("a segment");
+    let [first, second] = [contents(&names[0]), contents(&names[1])];
+    assert!(first.len() > second.len());
+    disk.put(&names[0], &second);
+    disk.put(&names[1], &first);
+    let losses = salvage(&disk).report.losses;
+    for record in &records {
+        let covers =
+            |loss: &Corruption| (loss.first_sequence..=loss.last_sequence).contains(&record.0);
+        assert!(losses.iter().any(covers), "{:#x}: {losses:?}", record.0);
+    }
+}
+
+/// Something cut the newest segment of a killed store in the middle of a word: all that stood behind
+/// the cut is named, also what no watermark vouches for.
+#[test]
+fn what_stood_behind_a_cut_at_an_odd_length_is_named() {
+    let disk = SimulatedDisk::new();
+    let mut writer = Writer::open(&disk);
+    let records = writer.append_some("killed", 6);
+    let disk = writer.kill();
+    let (name, byte) = place(&disk, records[2].0);
+    edit(&disk, &name, |bytes| bytes.truncate(byte + 5));
+    assert_eq!(corruption(open(&disk)).damage, Damage::Truncated);
+    let recovered = salvage(&disk);
+    assert_eq!(seen(&recovered), records[..2]);
+    let losses = &recovered.report.losses;
+    for record in &records[2..] {
+        let covers =
+            |loss: &Corruption| (loss.first_sequence..=loss.last_sequence).contains(&record.0);
+        assert!(losses.iter().any(covers), "{:#x}: {losses:?}", record.0);
+    }
+}
