@@ -67,7 +67,7 @@ fn hex(bytes: impl AsRef<[u8]>) -> String {
 }
 
 fn unhex(text: &str) -> Vec<u8> {
-    assert!(text.is_ascii() && text.len() % 2 == 0, "{text:?}");
+    assert!(text.is_ascii() && text.len().is_multiple_of(2), "{text:?}");
     let pairs = (0..text.len()).step_by(2);
     pairs
         .map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal"))

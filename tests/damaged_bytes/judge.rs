@@ -24,7 +24,7 @@ use crate::table::{Outcome, Table};
 
 /// An open of `n` bytes of files may take this much memory: the simulated disk keeps every file
 /// twice, a copy of a damaged file may be made, and a segment is prepared.
-pub const PEAK_FACTOR: usize = 6;
+pub const PEAK_FACTOR: usize = 4;
 pub const PEAK_CONSTANT: usize = 1 << 20;
 
 /// What must come of a case.

@@ -77,7 +77,7 @@ fn bad_range(subject: &Subject, position: u64, lost: impl Fn(&Record) -> bool) -
 pub fn flips(subject: &Subject, name: &str, table: &mut Table) {
     let original = &subject.files[name];
     let segment = subject.layout.segment(name);
-    for byte in 0..original.len() {
+    for (byte, was) in original.iter().copied().enumerate() {
         let part = segment.map_or(Part::Spare, |segment| part(segment, byte));
         let in_use = match part {
             Part::Header | Part::Range(_) => true,
@@ -96,8 +96,8 @@ pub fn flips(subject: &Subject, name: &str, table: &mut Table) {
             (false, _) => &[],
         };
         for kind in kinds {
-            let mut value = changed(original[byte], *kind);
-            if value == original[byte] {
+            let mut value = changed(was, *kind);
+            if value == was {
                 value ^= 1 << (byte % 8);
             }
             let hit = |record: &Record| match part {
@@ -114,7 +114,7 @@ pub fn flips(subject: &Subject, name: &str, table: &mut Table) {
             Case {
                 subject,
                 files,
-                what: format!("{name}, byte {byte} from {} to {value}", original[byte]),
+                what: format!("{name}, byte {byte} from {was} to {value}"),
                 expected,
                 lost: Some(&hit),
                 effort: effort(byte),

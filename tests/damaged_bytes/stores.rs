@@ -44,7 +44,7 @@ impl Subject {
 
     /// Whether the short version has a case for this byte.
     pub fn chosen(&self, byte: usize) -> bool {
-        byte % self.stride == 0
+        byte.is_multiple_of(self.stride)
     }
 
     pub fn segment_names(&self) -> Vec<String> {
