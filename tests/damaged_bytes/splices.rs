@@ -118,31 +118,40 @@ pub fn another_life(table: &mut Table) {
     judge(&subject, files, what, Expected::Refused, table);
 }
 
-/// A store that is killed at the end, and its files at earlier moments of the same life.
-fn moments() -> (Subject, Vec<Files>) {
+/// A store as a kill at its end leaves it and as a proper close does, and its files at earlier
+/// moments of the same life.
+struct Moments {
+    killed: Subject,
+    closed: Subject,
+    earlier: Vec<Files>,
+}
+
+fn moments() -> Moments {
     let making = Making::new();
-    let mut moments = Vec::new();
+    let mut earlier = Vec::new();
     let store = making.open();
     every_kind(&store, &making.clock, "a");
-    moments.push(making.killed());
+    earlier.push(making.killed());
     store.close().expect("closes");
-    moments.push(making.closed());
+    earlier.push(making.closed());
     let store = making.open();
     for number in 0..12_u8 {
-        let operation = started(
-            store
-                .claim(&key(&format!("n-{number}")), request())
-                .expect("a claim"),
-        );
-        operation.complete(vec![number; 9_000]).expect("completes");
+        let key = key(&format!("n-{number}"));
+        started(store.claim(&key, request()).expect("a claim"))
+            .complete(vec![number; 9_000])
+            .expect("completes");
         making.clock.advance(ms(1));
         if number % 3 == 0 {
-            moments.push(making.killed());
+            earlier.push(making.killed());
         }
     }
-    let killed = making.killed();
-    drop(store);
-    (Subject::new("moments", killed), moments)
+    let killed = Subject::new("killed, earlier files", making.killed());
+    store.close().expect("closes");
+    Moments {
+        killed,
+        closed: Subject::new("closed, earlier files", making.closed()),
+        earlier,
+    }
 }
 
 /// What must come of it when of segment `name` there is only what an older copy holds.
@@ -166,41 +175,36 @@ fn older_copy(subject: &Subject, name: &str, older: &[u8]) -> Expected {
     }
 }
 
-/// One file from an earlier moment, and all but one file from an earlier moment.
+/// One file from an earlier moment, and all but META from an earlier moment.
 pub fn from_earlier(table: &mut Table) {
-    let (subject, moments) = moments();
-    for (moment, earlier) in moments.iter().enumerate() {
-        let mut files = subject.files.clone();
-        files.insert("META".to_owned(), earlier["META"].clone());
-        let what = format!("META of moment {moment}");
-        judge(&subject, files, what, Expected::Same, table);
-
-        for name in subject.segment_names() {
-            let Some(older) = earlier.get(&name) else {
-                continue;
-            };
+    let Moments {
+        killed,
+        closed,
+        earlier,
+    } = moments();
+    for (moment, earlier) in earlier.iter().enumerate() {
+        for subject in [&killed, &closed] {
             let mut files = subject.files.clone();
-            files.insert(name.clone(), older.clone());
-            let expected = older_copy(&subject, &name, older);
-            let what = format!("{name} of moment {moment}");
-            judge(&subject, files, what, expected, table);
-        }
+            files.insert("META".to_owned(), earlier["META"].clone());
+            let what = format!("META of moment {moment}");
+            judge(subject, files, what, Expected::Same, table);
 
-        let mut files = earlier.clone();
-        files.insert("META".to_owned(), subject.files["META"].clone());
-        let missing = |record: &Record| {
-            !Layout::read(earlier)
-                .records()
-                .any(|other| other.sequence == record.sequence)
-        };
-        if subject
-            .layout
-            .records()
-            .any(|record| missing(record) && record.sequence < subject.layout.meta_watermark)
-        {
-            let what = format!("all but META of moment {moment}");
-            judge(&subject, files, what, Expected::Refused, table);
+            for name in subject.segment_names() {
+                let Some(older) = earlier.get(&name) else {
+                    continue;
+                };
+                let mut files = subject.files.clone();
+                files.insert(name.clone(), older.clone());
+                let expected = older_copy(subject, &name, older);
+                let what = format!("{name} of moment {moment}");
+                judge(subject, files, what, expected, table);
+            }
         }
+        // A proper close vouches for all that there was.
+        let mut files = earlier.clone();
+        files.insert("META".to_owned(), closed.files["META"].clone());
+        let what = format!("all but META of moment {moment}");
+        judge(&closed, files, what, Expected::Refused, table);
     }
 }
 
