@@ -2,9 +2,9 @@
 //! full disks, failing syncs, restarts, crashes and restored copies, and after every step only
 //! answers that the model allows.
 //!
-//! `steps` says what can be asked, `model` what a key can be, `side` is one store with its model,
-//! `claims` and `owners` judge the answers, `lives` ends and begins lives of a store, `checks`
-//! compares what can be seen without changing anything.
+//! `steps` says what can be asked, `model` what a key can be, `side` is one store with its model.
+//! `claims`, `waits`, `owners` and `operators` judge the answers, `lives` ends and begins lives of a
+//! store, `checks` compares what can be seen without changing anything.
 //!
 //! Where there is one right answer the model is exact. Where there are several (a power loss on
 //! what was only buffered, a disk that is full or fails) it knows all of them, looks which one it
@@ -19,9 +19,11 @@ mod checks;
 mod claims;
 mod lives;
 mod model;
+mod operators;
 mod owners;
 mod side;
 mod steps;
+mod waits;
 
 use proptest::prelude::*;
 
@@ -56,7 +58,7 @@ fn run(case: Case) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: std::env::var("ONCEKEY_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(256),
+        cases: std::env::var("ONCEKEY_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000),
         // A failure is made a test in `regressions.rs`, not a file of seeds.
         failure_persistence: None,
         max_shrink_iters: 20_000,

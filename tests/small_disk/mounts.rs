@@ -34,12 +34,6 @@ impl Size {
     pub fn tmpfs(kib: u64) -> Self {
         Self::Tmpfs { kib }
     }
-
-    fn kib(&self) -> u64 {
-        match self {
-            Self::Ext4 { kib, .. } | Self::Tmpfs { kib } => *kib,
-        }
-    }
 }
 
 impl fmt::Display for Size {
@@ -84,19 +78,20 @@ impl Mount {
         fs::create_dir(mount.path()).expect("a mount point");
         let mounted = match size {
             Size::Ext4 { .. } => mount.ext4(size),
-            Size::Tmpfs { kib } => mount.tmpfs(*kib),
+            Size::Tmpfs { kib } => mount.tmpfs(*kib, None),
         };
         match (mounted, size) {
             (Ok(()), _) => {}
             // Some sandboxes have no loop devices.
-            (Err(error), Size::Ext4 { inodes: None, .. }) if test != "root" => {
+            (Err(error), Size::Ext4 { kib, inodes, .. }) => {
                 say(&format!(
                     "no ext4 here ({error}); {test} takes tmpfs instead"
                 ));
-                if let Err(error) = mount.tmpfs(size.kib()) {
+                if let Err(error) = mount.tmpfs(*kib, *inodes) {
                     skip(test, &error);
                     return None;
                 }
+                fs::create_dir(mount.path().join("lost+found")).expect("as ext4 has it");
             }
             (Err(error), _) => {
                 skip(test, &error);
@@ -133,8 +128,11 @@ impl Mount {
         Ok(())
     }
 
-    fn tmpfs(&mut self, kib: u64) -> Result<(), String> {
-        let size = format!("size={kib}k");
+    fn tmpfs(&mut self, kib: u64, inodes: Option<u32>) -> Result<(), String> {
+        let mut size = format!("size={kib}k");
+        if let Some(inodes) = inodes {
+            size.push_str(&format!(",nr_inodes={inodes}"));
+        }
         call(
             Command::new("mount")
                 .args(["-t", "tmpfs", "-o", &size, "oncekey-test"])
