@@ -3,12 +3,11 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use oncekey::{
-    Claim, ClaimError, ClaimOptions, Clock, Durability, Fingerprint, Key, Lease, OnInterrupted,
-    Operation, RunError, RunOptions, Saved,
+    Claim, ClaimError, ClaimOptions, Clock, Durability, Fingerprint, Key, Lease, Operation, Saved,
 };
 
 use crate::model::{Done, Expected, Hold, Live, State, Terms, name};
-use crate::side::{Guard, Shared, Side, Wait, Waiting, ms};
+use crate::side::{Guard, Shared, Side, ms};
 use crate::steps::{Asked, RESERVED, RESPONSE_MAX};
 use crate::support::{Polled, Style, block_on, bytes};
 use std::task::Poll;

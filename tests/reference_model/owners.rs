@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use oncekey::{
-    AdminError, Claim, ClaimError, Durability, Forget, Operation, ResumeError, Ticket, Token,
-    WriteError,
-};
+use oncekey::{Claim, ClaimError, Durability, Operation, ResumeError, Ticket, WriteError};
 
 use crate::claims::assert_saved;
 use crate::model::{Done, Handed, Hold, Live, State, Terms, name};
-use crate::side::{Guard, LateGuard, Shared, Side};
-use crate::steps::{Ending, Late, RESERVED, RESPONSE_MAX};
+use crate::side::{Guard, Shared, Side};
+use crate::steps::{Ending, RESERVED, RESPONSE_MAX};
 use crate::support::{Style, block_on};
 
 impl Side {
