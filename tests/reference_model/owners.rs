@@ -206,7 +206,7 @@ impl Side {
         }
     }
 
-    pub fn into_ticket(&mut self, shared: &mut Shared, key: u8) {
+    pub fn hand_on(&mut self, shared: &mut Shared, key: u8) {
         let Some(Guard { operation, terms }) = self.guards.remove(&key) else {
             return;
         };

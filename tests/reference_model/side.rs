@@ -215,7 +215,7 @@ impl Side {
                     self.leaked.push(ManuallyDrop::new(guard.operation));
                 }
             }
-            Step::IntoTicket { key } => self.into_ticket(shared, *key),
+            Step::IntoTicket { key } => self.hand_on(shared, *key),
             Step::Resume { ticket, style } => self.resume(shared, *ticket, *style),
             Step::Late { at, late } => self.late(*at, *late),
             Step::Forget { key, force, style } => self.forget(*key, *force, *style),
