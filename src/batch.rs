@@ -51,7 +51,10 @@ async fn confirm(
     is_repeated: bool,
 ) -> Result<Claim, ClaimError> {
     let (unconfirmed, end) = result?;
-    let outcome = engine.confirm(unconfirmed, end, request.level).await?;
+    let outcome = match engine.confirm(unconfirmed, end, request.level).await? {
+        Some(outcome) => outcome,
+        None => engine.claim(&request).await?,
+    };
     let mut claim = Claim::new(engine, request, outcome);
     if is_repeated && let Claim::InProgress(progress) = &mut claim {
         progress.mark_same_batch();

@@ -164,8 +164,9 @@ impl InProgress {
         request.level.lead = Lead::Allowed;
         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let until_ms = engine.time().monotonic_ms().saturating_add(timeout_ms);
+        let mut wait = Wait::new(Arc::clone(&engine), &request);
         loop {
-            let is_over = wait_until(&engine, &request, until_ms)?;
+            let is_over = wait_until(&engine, &mut wait, until_ms)?;
             let outcome = engine.claim_blocking(&request)?;
             if is_over || !matches!(outcome, Outcome::InProgress(_)) {
                 return Ok(Claim::new(&engine, request, outcome));
@@ -191,8 +192,9 @@ impl InProgress {
             ..
         } = self;
         request.level.lead = Lead::Never;
+        let mut wait = Wait::new(Arc::clone(&engine), &request);
         loop {
-            Wait::new(Arc::clone(&engine), &request).await?;
+            (&mut wait).await?;
             let outcome = engine.claim(&request).await?;
             if !matches!(outcome, Outcome::InProgress(_)) {
                 return Ok(Claim::new(&engine, request, outcome));
@@ -202,13 +204,9 @@ impl InProgress {
 }
 
 /// Blocks until a new claim may tell more (`false`) or time is up (`true`).
-fn wait_until(
-    engine: &Arc<Engine>,
-    request: &Request<'_>,
-    until_ms: u64,
-) -> Result<bool, ClaimError> {
+fn wait_until(engine: &Engine, wait: &mut Wait, until_ms: u64) -> Result<bool, ClaimError> {
     use std::cell::RefCell;
-    let wait = RefCell::new(Wait::new(Arc::clone(engine), request));
+    let wait = RefCell::new(wait);
     block_with_timeout(
         |context| {
             if engine.time().monotonic_ms() >= until_ms {

@@ -29,7 +29,7 @@ pub struct PendingKey {
     /// How long the operation has been without an outcome.
     pub age: Duration,
     /// How long the owner is still presumed alive; `None` with
-    /// [`Lease::WhileAlive`](crate::Lease::WhileAlive).
+    /// [`Lease::WhileAlive`](crate::Lease::WhileAlive), and where the owner is gone.
     pub lease_left: Option<Duration>,
     /// Whether the work was handed on by ticket and not yet resumed.
     pub is_detached: bool,

@@ -126,7 +126,8 @@ impl Operation {
     }
 
     /// Stores a note of up to 4,096 bytes for whoever takes over if this attempt is interrupted: a
-    /// recovery point, the id of an external call. It replaces the note before it.
+    /// recovery point, the id of an external call. It replaces the note before it; an empty one
+    /// takes it away.
     ///
     /// # Errors
     ///

@@ -59,9 +59,9 @@ pub enum Lease {
     /// the process ends or an operator calls [`Store::interrupt`](crate::Store::interrupt).
     #[default]
     WhileAlive,
-    /// For this long after the claim or the last [renewal](crate::Operation::renew): 1 millisecond
-    /// to 3,653 days. For owners that may hang, and for work that is handed on as a
-    /// [`Ticket`](crate::Ticket).
+    /// For this long after the guard was handed out or last
+    /// [renewed](crate::Operation::renew): 1 millisecond to 3,653 days. For owners that may hang,
+    /// and for work that is handed on as a [`Ticket`](crate::Ticket).
     ///
     /// Fractions of a millisecond are rounded up. Zero is an error; it means neither "for ever" nor
     /// "at once".

@@ -282,7 +282,8 @@ impl Store {
         self.engine.look(key, level).await.map(KeyState::new)
     }
 
-    /// Removes a key: the next claim on it starts afresh. Returns whether there was one.
+    /// Removes a key: the next claim on it starts afresh. Returns whether there was one; a result
+    /// that has expired counts as none, and what is left of it is removed.
     ///
     /// In [`Durability::Sync`] the removal is durable on return.
     ///

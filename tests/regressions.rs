@@ -7,10 +7,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
-use oncekey::{Durability, Key, Operation};
+use oncekey::{Durability, Forget, Key, KeyState, Operation};
 
 use support::*;
 
@@ -232,4 +232,163 @@ fn a_waker_that_panics_hurts_nobody_else() {
             drop(started(block_on(again).expect("a claim")));
         }
     });
+}
+
+/// An expired result was absent to `get` and to claims, yet forgetting it said that it was there.
+#[test]
+fn forgetting_an_expired_result_says_that_nothing_was_there_and_removes_what_is_left() {
+    for mode in modes() {
+        let (directory, store, clock) = mode.store_and_clock();
+        finish(&store, &key("expired"), b"paid");
+        clock.advance(ms(25 * 60 * 60 * 1_000));
+        assert!(matches!(store.get(&key("expired")), Ok(KeyState::Absent)));
+        let forget = || match mode.style {
+            Style::Blocking => store.forget(&key("expired"), Forget::IfCompleted),
+            Style::Async => block_on(store.forget_async(&key("expired"), Forget::IfCompleted)),
+        };
+        assert_eq!(store.stats().completed_keys, 1);
+        assert!(!forget().expect("forgotten"));
+        assert_eq!(store.stats().completed_keys, 0);
+        assert!(!forget().expect("absent"));
+        // It does not come back, not even to a process whose clock was set back.
+        let left = killed(&store);
+        clock.set_wall_ms(START_MS);
+        let store = mode.reopen(&left, &clock);
+        assert!(matches!(store.get(&key("expired")), Ok(KeyState::Absent)));
+        assert_eq!(store.stats().completed_keys, 0);
+        drop(directory);
+    }
+}
+
+/// The list of interrupted keys told how long the lease of an owner would last that was gone.
+#[test]
+fn an_interrupted_key_has_no_lease_left() {
+    for mode in modes() {
+        let (_directory, store, clock) = mode.store_and_clock();
+        let claim = |options| {
+            let claim = mode.claim_with(&store, &key("k"), request(), options);
+            owned(claim.expect("a claim"))
+        };
+        drop(claim(lease(60_000)));
+        let listed = store.interrupted().expect("a list");
+        assert_eq!(listed[0].lease_left, None);
+        // An owner whose lease is over is there until somebody takes over.
+        let _late = claim(lease(60_000));
+        assert_eq!(
+            store.pending().expect("a list")[0].lease_left,
+            Some(ms(60_000))
+        );
+        clock.advance(ms(60_000));
+        assert_eq!(
+            store.interrupted().expect("a list")[0].lease_left,
+            Some(ms(0))
+        );
+    }
+}
+
+/// To its guard an empty checkpoint was a note, to the next attempt there was none.
+#[test]
+fn an_empty_checkpoint_is_none_to_its_own_attempt_and_to_the_next() {
+    for mode in modes() {
+        let (_directory, store) = mode.store();
+        let mut operation = started(mode.claim(&store, &key("k"), request()));
+        mode.checkpoint(&mut operation, b"charged").expect("held");
+        mode.checkpoint(&mut operation, b"").expect("held");
+        assert_eq!(operation.last_checkpoint(), None);
+        drop(operation);
+        let operation = interrupted(mode.claim(&store, &key("k"), request()));
+        let previous = operation.previous().expect("an attempt before");
+        assert_eq!(previous.checkpoint, None);
+    }
+}
+
+/// A sync that took longer than the lease let a guard out that anybody could take over at once.
+#[test]
+fn a_lease_begins_when_its_guard_is_handed_out() {
+    let mode = Mode {
+        durability: Durability::Sync,
+        style: Style::Async,
+    };
+    let (_directory, store, clock) = mode.store_and_clock();
+    let mut slow = 0;
+    for number in 0..200 {
+        let key = key(&number.to_string());
+        let mut claim = Polled::new(store.claim_with_async(&key, request(), lease(1_000)));
+        let operation = match claim.poll() {
+            // The disk was faster than this thread.
+            Poll::Ready(claim) => started(claim.expect("a claim")),
+            Poll::Pending => {
+                slow += 1;
+                clock.advance(ms(5_000));
+                started(claim.finish().expect("a claim"))
+            }
+        };
+        let progress = in_progress(mode.claim(&store, &key, request()));
+        assert_eq!(progress.lease_left(), Some(ms(1_000)));
+        operation.complete(b"paid").expect("held");
+    }
+    assert!(slow > 0, "no claim ever waited for the disk");
+}
+
+/// A claim whose lease ran out while it waited for the disk, and which somebody took over then, was
+/// handed out all the same: two callers had been told that they own the key.
+#[test]
+fn a_claim_that_was_taken_over_while_it_waited_for_the_disk_is_told_so() {
+    let mode = Mode {
+        durability: Durability::Sync,
+        style: Style::Async,
+    };
+    let (_directory, store, clock) = mode.store_and_clock();
+    let mut slow = 0;
+    for number in 0..200 {
+        let key = key(&number.to_string());
+        let mut claim = Polled::new(store.claim_with_async(&key, request(), lease(1_000)));
+        if let Poll::Ready(claim) = claim.poll() {
+            drop(started(claim.expect("a claim")));
+            continue;
+        }
+        slow += 1;
+        clock.advance(ms(5_000));
+        let second = store.claim_with(&key, request(), lease(1_000));
+        let second = interrupted(second.expect("a claim"));
+        let first = in_progress(claim.finish().expect("an answer"));
+        assert_eq!((first.attempt(), second.attempt()), (2, 2));
+        second.complete(b"paid").expect("held");
+    }
+    assert!(slow > 0, "no claim ever waited for the disk");
+}
+
+/// A waiter that looked again, and found that somebody else had been faster, joined the list anew:
+/// it could be turned away for want of a place after it had waited all along.
+#[cfg(feature = "testing")]
+#[test]
+fn a_waiter_that_was_let_in_is_not_turned_away_later() {
+    let disk = oncekey::testing::SimulatedDisk::new();
+    let store = small(Durability::Buffered)
+        .max_waiters_per_key(1)
+        .open_simulated(&disk)
+        .expect("a new store");
+    let store = prepared(store);
+    let claim = || store.claim(&key("k"), request()).expect("a claim");
+    let first = started(claim());
+    let mut waiter = Polled::new(in_progress(claim()).wait_async()).pending();
+    // The takeover of the waiter finds no room and has to wait for it, outside of the list.
+    disk.capacity(0);
+    drop(first);
+    let mut held = Vec::new();
+    while let Ok(claim) = store.claim(&key(&held.len().to_string()), request()) {
+        held.push(started(claim));
+    }
+    assert!(waiter.poll().is_pending(), "there is no room");
+    assert_eq!(store.stats().waiters, 1);
+    for operation in held.drain(..4) {
+        operation.complete(b"").expect("room was set aside");
+    }
+    let second = interrupted(claim());
+    let other = Polled::new(in_progress(claim()).wait_async()).pending();
+    assert!(waiter.poll().is_pending(), "it waits on");
+    assert_eq!(store.stats().waiters, 2);
+    second.complete(b"paid").expect("held");
+    completed(waiter.finish().expect("not turned away"));
+    completed(other.finish().expect("an answer"));
 }

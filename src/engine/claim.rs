@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::block::block_on;
 use crate::engine::lookup::{Examined, Found, Located, check_open};
 use crate::engine::{Engine, Level, Promise, RoomError};
-use crate::error::{ClaimError, Unavailable};
+use crate::error::{ClaimError, WriteError};
 use crate::fingerprint::{Comparison, Fingerprint};
 use crate::index::live::WHILE_ALIVE;
 use crate::index::{Live, Phase, Slot, Stripe};
@@ -138,8 +138,12 @@ impl Request<'_> {
 impl Engine {
     /// The one entry: every claim, blocking or not, alone or in a batch, comes through here.
     pub(crate) async fn claim(&self, request: &Request<'_>) -> Result<Outcome, ClaimError> {
-        let (outcome, end) = self.claim_written(request).await?;
-        self.confirm(outcome, end, request.level).await
+        loop {
+            let (outcome, end) = self.claim_written(request).await?;
+            if let Some(outcome) = self.confirm(outcome, end, request.level).await? {
+                return Ok(outcome);
+            }
+        }
     }
 
     /// [`claim`](Self::claim) for a thread that may block. Most claims have nothing to wait for, and
@@ -151,7 +155,11 @@ impl Engine {
         match self.step(request, hash, &mut None)? {
             Step::Answer(outcome, end) if self.is_reached(end, request.level) => Ok(outcome),
             Step::Answer(outcome, end) => {
-                block_on(self.confirm(self.unconfirmed(outcome), end, request.level))
+                let confirmed = self.confirm(self.unconfirmed(outcome), end, request.level);
+                match block_on(confirmed)? {
+                    Some(outcome) => Ok(outcome),
+                    None => block_on(self.claim(request)),
+                }
             }
             // Nothing was done: from the beginning, with all the waiting there is.
             Step::Settle | Step::Room(_) | Step::Again => block_on(self.claim(request)),
@@ -191,21 +199,28 @@ impl Engine {
 
     /// Hands an outcome out once it is as durable as its caller asks. Dropped before that, a grant
     /// is released: nothing ran.
+    ///
+    /// The disk may take longer than a lease lasts, so a lease begins when its guard is handed out.
+    /// `None` where the key was lost by then, before anything ran: ask again.
     pub(crate) async fn confirm(
         &self,
         mut outcome: Unconfirmed<'_>,
         end: u64,
         level: Level,
-    ) -> Result<Outcome, ClaimError> {
+    ) -> Result<Option<Outcome>, ClaimError> {
+        let waits = !self.is_reached(end, level);
         match self.reach(end, level).await {
             Ok(()) => {}
             Err(error) if outcome.is_grant() => return Err(ClaimError::OutcomeUnknown(error)),
             Err(error) => return Err(ClaimError::Unavailable(error)),
         }
-        outcome
-            .outcome
-            .take()
-            .ok_or(ClaimError::Unavailable(Unavailable::Closed))
+        if waits
+            && let Some(Outcome::Started(grant) | Outcome::Interrupted(grant)) = &outcome.outcome
+            && let Err(WriteError::LeaseLost { .. }) = self.renew(grant)
+        {
+            return Ok(None);
+        }
+        Ok(outcome.outcome.take())
     }
 
     fn step<'a>(

@@ -342,18 +342,18 @@ impl Engine {
             .map_err(|error| AdminError::Claim(RoomError::into::<ClaimError>(error)))?;
         loop {
             match self.forget_step(key, hash, force, &mut promise)? {
-                ForgetStep::Done(None) => {
+                ForgetStep::Absent => {
                     // It may have been removed a moment ago: durable on return holds here too.
                     self.reach(self.log.tail(), level)
                         .await
                         .map_err(ClaimError::Unavailable)?;
                     return Ok(Forgotten::Absent);
                 }
-                ForgetStep::Done(Some(end)) => {
+                ForgetStep::Written(forgotten, end) => {
                     self.reach(end, level)
                         .await
                         .map_err(ClaimError::OutcomeUnknown)?;
-                    return Ok(Forgotten::Removed);
+                    return Ok(forgotten);
                 }
                 ForgetStep::Settle => self.settled(hash, key).await?,
                 ForgetStep::Again => {}
@@ -384,15 +384,24 @@ impl Engine {
             self.log.give_back(std::mem::take(&mut live.promised_words));
             live.phase = Phase::Changing;
             drop(stripe);
-            return Ok(self.write_removal(key, hash, &removed, now_ms, None, promise));
+            let end = self.write_removal(key, hash, &removed, now_ms, None, promise);
+            return Ok(ForgetStep::Written(Forgotten::Removed, end));
         }
         let candidates = stripe.candidates(hash);
         let located = self.locate(&candidates);
         drop(stripe);
-        // An expired result is removed like a live one: it is there until it is reclaimed.
+        // An expired result is removed like a live one, since its bytes are there until they are
+        // reclaimed; but to everybody who asks the key was absent already.
         let found = match self.examine(&located, key, 0).map_err(ClaimError::from)? {
             Examined::Found(found) => found,
-            Examined::NotFound | Examined::Expired(_) => return Ok(ForgetStep::Done(None)),
+            Examined::NotFound | Examined::Expired(_) => return Ok(ForgetStep::Absent),
+        };
+        let forgotten = match self
+            .examine(&located, key, now_ms)
+            .map_err(ClaimError::from)?
+        {
+            Examined::Found(_) => Forgotten::Removed,
+            Examined::NotFound | Examined::Expired(_) => Forgotten::Absent,
         };
         let removed = Removed {
             fingerprint: found.fingerprint,
@@ -411,9 +420,11 @@ impl Engine {
         stripe.insert_live(Box::new(live));
         self.pending.fetch_add(1, sync::Ordering::Relaxed);
         drop(stripe);
-        Ok(self.write_removal(key, hash, &removed, now_ms, Some(found.slot), promise))
+        let end = self.write_removal(key, hash, &removed, now_ms, Some(found.slot), promise);
+        Ok(ForgetStep::Written(forgotten, end))
     }
 
+    /// Appends the removal of a key that was marked as changing; where its record ends.
     fn write_removal(
         &self,
         key: &Key,
@@ -422,7 +433,7 @@ impl Engine {
         now_ms: u64,
         slot: Option<Slot>,
         promise: &mut Promise<'_>,
-    ) -> ForgetStep {
+    ) -> u64 {
         let change = self.change(hash, key);
         let contents = Contents {
             kind: Kind::Forget,
@@ -448,7 +459,7 @@ impl Engine {
                 stripe.remove_completed(slot);
             }
         });
-        ForgetStep::Done(Some(appended.end))
+        appended.end
     }
 }
 
@@ -470,7 +481,10 @@ enum FinishStep {
 }
 
 enum ForgetStep {
-    Done(Option<u64>),
+    /// There is nothing to remove.
+    Absent,
+    /// A removal was appended that ends at this position.
+    Written(Forgotten, u64),
     Settle,
     Again,
 }

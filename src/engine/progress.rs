@@ -81,7 +81,9 @@ impl Engine {
             live.newest = Some(appended);
             live.checkpoint_bytes = len;
         });
-        grant.past.get_or_insert_default().checkpoint = Some(Bytes::copy_from_slice(note));
+        // To a record an empty note is none, so it is to the guard.
+        let noted = (len > 0).then(|| Bytes::copy_from_slice(note));
+        grant.past.get_or_insert_default().checkpoint = noted;
         self.reach(appended.end, level)
             .await
             .map_err(WriteError::OutcomeUnknown)
@@ -183,7 +185,9 @@ impl Engine {
             match step {
                 Step::Answer(outcome, end) => {
                     let outcome = self.unconfirmed(outcome);
-                    return Ok(self.confirm(outcome, end, request.level).await?);
+                    if let Some(outcome) = self.confirm(outcome, end, request.level).await? {
+                        return Ok(outcome);
+                    }
                 }
                 Step::Settle => self.settled(hash, &request.key).await?,
                 Step::Room(words) => {

@@ -77,7 +77,8 @@ impl Drop for Place<'_> {
 }
 
 /// A wait for the owner of a key to be done, one way or another. Resolves when a new claim can tell
-/// more than "in progress".
+/// more than "in progress". Where that claim finds the key in progress after all, the same wait goes
+/// on: who was let in is not turned away later.
 #[derive(Debug)]
 pub(crate) struct Wait {
     engine: Arc<Engine>,
@@ -113,7 +114,7 @@ impl Wait {
     pub(crate) fn look(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClaimError>> {
         self.engine.check_process()?;
         let engine = Arc::clone(&self.engine);
-        // Declared before the lock, so dropped after it.
+        // A waker that goes; declared before the lock, so dropped after it.
         let _replaced;
         let mut stripe = engine.index.lock(self.hash);
         check_open(&stripe)?;
@@ -123,6 +124,7 @@ impl Wait {
         // It may be another request's by now: then there is nothing to wait for.
         let is_other = self.fingerprint.compare(live.fingerprint) == Comparison::Different;
         if is_other || !live.is_held(engine.time.monotonic_ms()) {
+            _replaced = live.cancel(self.id);
             return Poll::Ready(Ok(()));
         }
         if !live.is_registered(self.id) {

@@ -101,9 +101,10 @@ impl Live {
         }
     }
 
-    /// How long the owner is still presumed alive, in ms; `None` without a lease.
+    /// How long the owner is still presumed alive, in ms; `None` without a lease or an owner.
     pub(crate) fn lease_left_ms(&self, monotonic_ms: u64) -> Option<u64> {
-        (self.lease_end_ms != WHILE_ALIVE).then(|| self.lease_end_ms.saturating_sub(monotonic_ms))
+        let has_lease = self.phase != Phase::Interrupted && self.lease_end_ms != WHILE_ALIVE;
+        has_lease.then(|| self.lease_end_ms.saturating_sub(monotonic_ms))
     }
 
     /// How many wait for the owner of this key.

@@ -416,6 +416,11 @@ impl<F: Future> Polled<F> {
         }
     }
 
+    /// Whether it was woken since it was last polled.
+    pub fn is_woken(&self) -> bool {
+        self.wakes() > self.seen
+    }
+
     pub fn wakes(&self) -> usize {
         self.wakes.0.load(Ordering::SeqCst)
     }

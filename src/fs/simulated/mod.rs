@@ -260,7 +260,9 @@ impl Disk {
             let message = format!("{} would grow while mapped", self.name(id));
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        self.check_room(len.saturating_sub(old))?;
+        if len > old {
+            self.check_room(len - old)?;
+        }
         self.file(id)?.resize(len)
     }
 
