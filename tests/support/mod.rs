@@ -5,6 +5,9 @@
 
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+pub mod journal;
+pub mod killed;
+
 use std::fmt::Debug;
 use std::fs;
 use std::future::Future;
