@@ -33,6 +33,8 @@ pub enum When {
     After(Duration),
     /// So long after it wrote its n-th record from now.
     AfterRecords(u64, Duration),
+    /// So long after its first record that begins with this word.
+    AfterMark(u64, Duration),
 }
 
 impl Orders {
@@ -70,18 +72,23 @@ impl Orders {
             .stderr(Stdio::piped())
             .spawn();
         let mut child = child.expect("starts");
-        let delay = match when {
-            When::After(delay) => delay,
-            When::AfterRecords(records, delay) => {
-                let begun = Instant::now();
-                while Journal::len(&self.journal()) < before + records {
-                    self.assert_alive(&mut child);
-                    assert!(begun.elapsed() < LONG, "the child stands still");
-                    thread::sleep(Duration::from_micros(200));
-                }
-                delay
+        let journal = self.journal();
+        let has_come = || match when {
+            When::After(_) => true,
+            When::AfterRecords(records, _) => Journal::len(&journal) >= before + records,
+            When::AfterMark(mark, _) => {
+                let records = Journal::read(&journal);
+                let new = &records[before as usize..];
+                new.iter().any(|words| words[0] == mark)
             }
         };
+        let begun = Instant::now();
+        while !has_come() {
+            self.assert_alive(&mut child);
+            assert!(begun.elapsed() < LONG, "the child stands still");
+            thread::sleep(Duration::from_micros(200));
+        }
+        let (When::After(delay) | When::AfterRecords(_, delay) | When::AfterMark(_, delay)) = when;
         thread::sleep(delay);
         self.assert_alive(&mut child);
         child.kill().expect("killed");
