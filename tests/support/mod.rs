@@ -5,6 +5,8 @@
 
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+pub mod journal;
+pub mod killed;
 pub mod kinds;
 
 use std::fmt::Debug;

@@ -1,0 +1,665 @@
+//! The sequential specification: one key as the documentation describes it, as a function from a
+//! state, a call and its answer to the states that may follow. No state means that the answer is
+//! wrong there.
+//!
+//! ```text
+//!   Absent ──claim──▶ Live { owned | detached | interrupted } ──complete──▶ Completed
+//! ```
+//!
+//! Times are ranges: a lease that was granted within a window ends within a window, and an answer
+//! that shows that it is over, or not, narrows the range. Where a call's outcome is unknown more
+//! than one state may follow.
+
+use crate::history::{Answer, Call, End, Operation, Seen, What, Window};
+
+/// A key, with what must be remembered beside its state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Key {
+    pub state: State,
+    /// The highest token so far. None is given twice, not even after it was lost.
+    pub highest_token: u64,
+    /// Older records of the key that a loss of power may bring back; kept where power is lost.
+    pub older: Vec<State>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub enum State {
+    #[default]
+    Absent,
+    Live(Live),
+    Completed(Completed),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Live {
+    pub request: u8,
+    pub attempt: u32,
+    /// `None` where the grant's answer was lost.
+    pub token: Option<u64>,
+    /// The call that was granted the key, where its answer was lost.
+    pub lost_grant: Option<u64>,
+    pub ticket: Option<u64>,
+    pub phase: Phase,
+    /// When the lease is over; `None` for never.
+    pub lease_end: Option<Range>,
+    pub note: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    Owned,
+    Detached,
+    Interrupted,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Completed {
+    pub request: u8,
+    pub attempt: u32,
+    pub token: u64,
+    pub response: u64,
+    pub expires: Range,
+}
+
+/// A moment that is known to lie between two, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Range {
+    pub from_ms: u64,
+    pub to_ms: u64,
+}
+
+impl Range {
+    /// `after_ms` after a moment in the window.
+    fn after(window: Window, after_ms: u64) -> Self {
+        Self {
+            from_ms: window.from_ms + after_ms,
+            to_ms: window.to_ms.saturating_add(after_ms),
+        }
+    }
+
+    /// Narrowed by: it was not reached at a moment in the window.
+    fn not_reached(self, window: Window) -> Option<Self> {
+        let from_ms = self.from_ms.max(window.from_ms + 1);
+        (from_ms <= self.to_ms).then_some(Self { from_ms, ..self })
+    }
+
+    /// Narrowed by: it was reached at a moment in the window.
+    fn reached(self, window: Window) -> Option<Self> {
+        let to_ms = self.to_ms.min(window.to_ms);
+        (self.from_ms <= to_ms).then_some(Self { to_ms, ..self })
+    }
+}
+
+impl Live {
+    /// As it is if its owner is presumed alive.
+    fn held(&self, window: Window) -> Option<Self> {
+        if self.phase == Phase::Interrupted {
+            return None;
+        }
+        let lease_end = match self.lease_end {
+            Some(end) => Some(end.not_reached(window)?),
+            None => None,
+        };
+        Some(Self {
+            lease_end,
+            ..self.clone()
+        })
+    }
+
+    /// As it is if its owner is gone or late.
+    fn unheld(&self, window: Window) -> Option<Self> {
+        if self.phase == Phase::Interrupted {
+            return Some(self.clone());
+        }
+        let lease_end = Some(self.lease_end?.reached(window)?);
+        Some(Self {
+            lease_end,
+            ..self.clone()
+        })
+    }
+
+    fn is_owned_by(&self, token: u64) -> bool {
+        self.token == Some(token) && self.phase == Phase::Owned
+    }
+
+    fn is_of_ticket(&self, ticket: u64) -> bool {
+        self.token == Some(ticket) || self.ticket == Some(ticket)
+    }
+
+    /// The next attempt, with a token that is still to be filled in.
+    fn next_attempt(&self, ticket: Option<u64>, lease_end: Option<Range>) -> Self {
+        Self {
+            attempt: self.attempt + 1,
+            token: None,
+            lost_grant: None,
+            ticket,
+            phase: Phase::Owned,
+            lease_end,
+            ..self.clone()
+        }
+    }
+
+    fn interrupted(&self) -> Self {
+        Self {
+            phase: Phase::Interrupted,
+            lease_end: None,
+            lost_grant: None,
+            ..self.clone()
+        }
+    }
+}
+
+impl Completed {
+    fn alive(&self, window: Window) -> Option<Self> {
+        let expires = self.expires.not_reached(window)?;
+        Some(Self {
+            expires,
+            ..self.clone()
+        })
+    }
+
+    fn is_expired(&self, window: Window) -> bool {
+        self.expires.reached(window).is_some()
+    }
+
+    /// As it is if this is what a caller saw of it.
+    fn seen(&self, seen: Seen) -> Option<Self> {
+        let is_same =
+            (self.attempt, self.token, self.response) == (seen.attempt, seen.token, seen.response);
+        let expires = match seen.expires_ms {
+            0 => self.expires,
+            at_ms => Range {
+                from_ms: at_ms,
+                to_ms: at_ms,
+            },
+        };
+        let is_within =
+            self.expires.from_ms <= expires.from_ms && expires.to_ms <= self.expires.to_ms;
+        (is_same && is_within).then(|| Self {
+            expires,
+            ..self.clone()
+        })
+    }
+}
+
+/// One state, or none.
+type Next = Option<State>;
+
+impl Key {
+    /// The states in which `operation` may leave the key if it takes effect now.
+    pub fn step(&self, operation: &Operation, with_power: bool) -> Vec<Self> {
+        let (call, window) = (&operation.call, operation.window);
+        let states = match operation.answer {
+            None | Some(Answer::Cut) => {
+                let mut states = self.unknown(call, operation.id, window);
+                states.push(self.state.clone());
+                states
+            }
+            Some(answer) => self.answered(call, answer, window),
+        };
+        let acknowledged = operation.answer.is_some_and(|answer| {
+            call.sync && is_durable(call.what, answer) && answer != Answer::Cut
+        });
+        let granted = match operation.answer {
+            Some(Answer::Started { token, .. } | Answer::Interrupted { token, .. }) => token,
+            _ => 0,
+        };
+        states
+            .into_iter()
+            .filter(|_| granted == 0 || granted > self.highest_token)
+            .map(|state| self.followed_by(state, acknowledged, with_power))
+            .collect()
+    }
+
+    fn followed_by(&self, state: State, acknowledged: bool, with_power: bool) -> Self {
+        let token = match &state {
+            State::Live(live) => live.token.unwrap_or(0),
+            State::Completed(done) => done.token,
+            State::Absent => 0,
+        };
+        let mut older = Vec::new();
+        if with_power && !acknowledged {
+            older.clone_from(&self.older);
+            if record_of(&self.state) != record_of(&state) {
+                let before = recovered(&self.state);
+                if !older.contains(&before) {
+                    older.push(before);
+                }
+            }
+        }
+        Self {
+            state,
+            highest_token: self.highest_token.max(token),
+            older,
+        }
+    }
+
+    /// The states in which the next open may find the key.
+    pub fn ended(&self, end: End) -> Vec<Self> {
+        let mut found = vec![recovered(&self.state)];
+        if end == End::Power {
+            found.extend(self.older.iter().cloned());
+        }
+        found
+            .into_iter()
+            .map(|state| Self {
+                state,
+                highest_token: self.highest_token,
+                older: Vec::new(),
+            })
+            .collect()
+    }
+
+    /// The states that follow if a call without an answer took effect.
+    fn unknown(&self, call: &Call, id: u64, window: Window) -> Vec<State> {
+        let granted = |mut live: Live| {
+            live.token = None;
+            live.lost_grant = Some(id);
+            State::Live(live)
+        };
+        let next: Next = match call.what {
+            What::Claim { request, lease_ms } => self
+                .started(request, lease(lease_ms, window), window)
+                .or_else(|| self.taken_over(request, None, lease(lease_ms, window), window))
+                .map(granted),
+            What::Resume {
+                ticket, lease_ms, ..
+            } => {
+                let end = lease(lease_ms, window);
+                // Which of both it was depends on when it was.
+                return [
+                    self.resumed(ticket, end, window),
+                    self.resumed_late(ticket, end, window),
+                ]
+                .into_iter()
+                .flatten()
+                .map(granted)
+                .collect();
+            }
+            What::Complete {
+                token,
+                response,
+                retention_ms,
+            } => self.completed(token, response, Range::after(window, retention_ms)),
+            What::Release { token } => self.owned(token).map(|_| State::Absent),
+            What::Checkpoint { token, note } => self.noted(token, note),
+            What::Renew { token, lease_ms } => self.renewed(token, lease(lease_ms, window)),
+            What::Drop { token } => self
+                .owned(token)
+                .map(|live| State::Live(live.interrupted())),
+            What::Detach { token } => self.detached(token),
+            What::Interrupt { token } => self.interrupted(token),
+            What::Forget { force } => match &self.state {
+                State::Live(_) if !force => None,
+                _ => Some(State::Absent),
+            },
+            What::Get | What::Flush | What::Undo { .. } => None,
+        };
+        next.into_iter().collect()
+    }
+
+    fn answered(&self, call: &Call, answer: Answer, window: Window) -> Vec<State> {
+        let next: Next = match (call.what, answer) {
+            (What::Claim { request, lease_ms }, Answer::Started { attempt: 1, token }) => self
+                .started(request, lease(lease_ms, window), window)
+                .map(|live| with_token(live, token)),
+            (
+                What::Claim { request, lease_ms },
+                Answer::Interrupted {
+                    attempt,
+                    token,
+                    note,
+                },
+            ) => self
+                .taken_over(request, None, lease(lease_ms, window), window)
+                .filter(|live| (live.attempt, live.note) == (attempt, note))
+                .map(|live| with_token(live, token)),
+            (What::Claim { request, .. }, Answer::InProgress { attempt }) => self
+                .live()
+                .filter(|live| (live.request, live.attempt) == (request, attempt))
+                .and_then(|live| live.held(window))
+                .map(State::Live),
+            (
+                What::Claim { request, .. } | What::Resume { request, .. },
+                Answer::Completed(seen),
+            ) => self.replayed(Some(request), seen, window),
+            (What::Claim { request, .. }, Answer::Mismatch { attempt, completed }) => {
+                self.mismatched(request, attempt, completed, window)
+            }
+            (
+                What::Resume {
+                    ticket, lease_ms, ..
+                },
+                Answer::Started { attempt, token },
+            ) => self
+                .resumed(ticket, lease(lease_ms, window), window)
+                .filter(|live| live.attempt == attempt)
+                .map(|live| with_token(live, token)),
+            (
+                What::Resume {
+                    ticket, lease_ms, ..
+                },
+                Answer::Interrupted {
+                    attempt,
+                    token,
+                    note,
+                },
+            ) => self
+                .resumed_late(ticket, lease(lease_ms, window), window)
+                .filter(|live| (live.attempt, live.note) == (attempt, note))
+                .map(|live| with_token(live, token)),
+            (What::Resume { ticket, .. }, Answer::InProgress { attempt }) => self
+                .live()
+                .filter(|live| live.attempt == attempt && live.is_of_ticket(ticket))
+                .filter(|live| live.phase != Phase::Detached || live.token != Some(ticket))
+                .and_then(|live| live.held(window))
+                .map(State::Live),
+            (
+                What::Resume {
+                    ticket, request, ..
+                },
+                Answer::LeaseLost { new_attempt },
+            ) => self.ticket_lost(ticket, request, new_attempt, window),
+            (
+                What::Complete {
+                    token,
+                    response,
+                    retention_ms,
+                },
+                Answer::Completed(seen),
+            ) => match self.completed(token, response, Range::after(window, retention_ms)) {
+                Some(State::Completed(done)) => done.seen(seen).map(State::Completed),
+                _ => None,
+            },
+            (What::Release { token }, Answer::Done) => self.owned(token).map(|_| State::Absent),
+            (What::Checkpoint { token, note }, Answer::Done) => self.noted(token, note),
+            (What::Renew { token, lease_ms }, Answer::Done) => {
+                self.renewed(token, lease(lease_ms, window))
+            }
+            (What::Detach { token }, Answer::Done) => self.detached(token),
+            (
+                What::Complete { token, .. }
+                | What::Release { token }
+                | What::Checkpoint { token, .. }
+                | What::Renew { token, .. }
+                | What::Detach { token },
+                Answer::LeaseLost { new_attempt },
+            ) => self.guard_lost(token, new_attempt),
+            (What::Drop { token }, Answer::Done) => Some(match self.owned(token) {
+                Some(live) => State::Live(live.interrupted()),
+                None => self.state.clone(),
+            }),
+            (What::Interrupt { token }, Answer::Done) => self.interrupted(token),
+            (What::Interrupt { token }, Answer::NotHeld) => {
+                let is_held = self.interrupted(token).is_some();
+                let is_unsure = self.live().is_some_and(|live| live.token.is_none());
+                (!is_held || is_unsure).then(|| self.state.clone())
+            }
+            (What::Forget { force }, Answer::Removed(true)) => match &self.state {
+                State::Live(_) => force.then_some(State::Absent),
+                State::Completed(_) => Some(State::Absent),
+                State::Absent => None,
+            },
+            (What::Forget { .. }, Answer::Removed(false)) => {
+                self.is_free(window).then_some(State::Absent)
+            }
+            (What::Forget { force: false }, Answer::Pending { attempt }) => self
+                .live()
+                .filter(|live| live.attempt == attempt)
+                .map(|live| State::Live(live.clone())),
+            (What::Get, Answer::Absent) => self.is_free(window).then(|| self.expired(window)),
+            (What::Get, Answer::Held { attempt, token }) => {
+                self.looked(attempt, token, |live| live.held(window))
+            }
+            (What::Get, Answer::Waiting { attempt, token }) => {
+                self.looked(attempt, token, |live| live.unheld(window))
+            }
+            (What::Get, Answer::Completed(seen)) => self.replayed(None, seen, window),
+            (What::Flush, Answer::Done) => Some(self.state.clone()),
+            (What::Undo { claim }, Answer::Done) => return self.undone(claim),
+            _ => None,
+        };
+        next.into_iter().collect()
+    }
+
+    fn live(&self) -> Option<&Live> {
+        match &self.state {
+            State::Live(live) => Some(live),
+            _ => None,
+        }
+    }
+
+    /// Whether this may be the owner's token. A grant whose answer was lost shows it to others first.
+    fn may_have(&self, live: &Live, token: u64) -> bool {
+        match live.token {
+            Some(known) => known == token,
+            None => token > self.highest_token,
+        }
+    }
+
+    fn owned(&self, token: u64) -> Option<&Live> {
+        self.live().filter(|live| live.is_owned_by(token))
+    }
+
+    /// Whether the key may be free.
+    fn is_free(&self, window: Window) -> bool {
+        match &self.state {
+            State::Absent => true,
+            State::Completed(done) => done.is_expired(window),
+            State::Live(_) => false,
+        }
+    }
+
+    /// The state, known to be over if it was a result. What has expired does not come back.
+    fn expired(&self, window: Window) -> State {
+        match &self.state {
+            State::Completed(done) => match done.expires.reached(window) {
+                Some(expires) => State::Completed(Completed {
+                    expires,
+                    ..done.clone()
+                }),
+                None => self.state.clone(),
+            },
+            other => other.clone(),
+        }
+    }
+
+    fn started(&self, request: u8, lease_end: Option<Range>, window: Window) -> Option<Live> {
+        self.is_free(window).then_some(Live {
+            request,
+            attempt: 1,
+            token: None,
+            lost_grant: None,
+            ticket: None,
+            phase: Phase::Owned,
+            lease_end,
+            note: 0,
+        })
+    }
+
+    fn taken_over(
+        &self,
+        request: u8,
+        ticket: Option<u64>,
+        lease_end: Option<Range>,
+        window: Window,
+    ) -> Option<Live> {
+        let live = self.live().filter(|live| live.request == request)?;
+        let late = live.unheld(window)?;
+        Some(late.next_attempt(ticket, lease_end))
+    }
+
+    /// A ticket handed the same attempt on.
+    fn resumed(&self, ticket: u64, lease_end: Option<Range>, window: Window) -> Option<Live> {
+        let live = self.live()?;
+        if live.phase != Phase::Detached || live.token != Some(ticket) {
+            return None;
+        }
+        Some(Live {
+            token: None,
+            ticket: Some(ticket),
+            phase: Phase::Owned,
+            lease_end,
+            ..live.held(window)?
+        })
+    }
+
+    fn resumed_late(&self, ticket: u64, lease_end: Option<Range>, window: Window) -> Option<Live> {
+        let live = self.live().filter(|live| live.is_of_ticket(ticket))?;
+        self.taken_over(live.request, Some(ticket), lease_end, window)
+    }
+
+    fn ticket_lost(
+        &self,
+        ticket: u64,
+        request: u8,
+        new_attempt: Option<u32>,
+        window: Window,
+    ) -> Next {
+        let is_right = match &self.state {
+            State::Live(live) => !live.is_of_ticket(ticket) && new_attempt == Some(live.attempt),
+            State::Completed(done) if done.request != request => new_attempt.is_none(),
+            _ => self.is_free(window) && new_attempt.is_none(),
+        };
+        is_right.then(|| self.expired(window))
+    }
+
+    fn guard_lost(&self, token: u64, new_attempt: Option<u32>) -> Next {
+        let is_right = match &self.state {
+            State::Live(live) if live.is_owned_by(token) => false,
+            State::Live(live) if live.token == Some(token) => new_attempt.is_none(),
+            State::Live(live) => new_attempt == Some(live.attempt),
+            _ => new_attempt.is_none(),
+        };
+        is_right.then(|| self.state.clone())
+    }
+
+    fn completed(&self, token: u64, response: u64, expires: Range) -> Next {
+        let live = self.owned(token)?;
+        Some(State::Completed(Completed {
+            request: live.request,
+            attempt: live.attempt,
+            token,
+            response,
+            expires,
+        }))
+    }
+
+    fn noted(&self, token: u64, note: u64) -> Next {
+        let live = self.owned(token)?;
+        Some(State::Live(Live {
+            note,
+            ..live.clone()
+        }))
+    }
+
+    fn renewed(&self, token: u64, lease_end: Option<Range>) -> Next {
+        let live = self.owned(token)?;
+        Some(State::Live(Live {
+            lease_end,
+            ..live.clone()
+        }))
+    }
+
+    fn detached(&self, token: u64) -> Next {
+        let live = self.owned(token)?;
+        Some(State::Live(Live {
+            phase: Phase::Detached,
+            ..live.clone()
+        }))
+    }
+
+    fn interrupted(&self, token: u64) -> Next {
+        let live = self.live()?;
+        (self.may_have(live, token) && live.phase != Phase::Interrupted).then(|| {
+            State::Live(Live {
+                token: Some(token),
+                ..live.interrupted()
+            })
+        })
+    }
+
+    fn replayed(&self, request: Option<u8>, seen: Seen, window: Window) -> Next {
+        match &self.state {
+            State::Completed(done) if request.is_none_or(|request| request == done.request) => {
+                let seen = done.seen(seen)?;
+                seen.alive(window).map(State::Completed)
+            }
+            _ => None,
+        }
+    }
+
+    fn mismatched(&self, request: u8, attempt: u32, completed: bool, window: Window) -> Next {
+        match &self.state {
+            State::Live(live) => (!completed && live.request != request && live.attempt == attempt)
+                .then(|| self.state.clone()),
+            State::Completed(done) => {
+                (completed && done.request != request && done.attempt == attempt)
+                    .then(|| done.alive(window).map(State::Completed))?
+            }
+            State::Absent => None,
+        }
+    }
+
+    fn looked(&self, attempt: u32, token: u64, judge: impl FnOnce(&Live) -> Option<Live>) -> Next {
+        let live = self.live().filter(|live| live.attempt == attempt)?;
+        let mut live = self.may_have(live, token).then(|| judge(live))??;
+        live.token = Some(token);
+        Some(State::Live(live))
+    }
+
+    /// A claim that nobody saw is taken back: nothing ran under it.
+    fn undone(&self, claim: u64) -> Vec<State> {
+        match self.live() {
+            Some(live) if live.lost_grant == Some(claim) && live.phase == Phase::Owned => {
+                let interrupted = State::Live(live.interrupted());
+                if live.attempt == 1 && live.ticket.is_none() {
+                    // Where the release can't be written the key is interrupted.
+                    vec![State::Absent, interrupted]
+                } else {
+                    vec![interrupted]
+                }
+            }
+            _ => vec![self.state.clone()],
+        }
+    }
+}
+
+/// What tells a key's newest record from the one before.
+fn record_of(state: &State) -> Option<(bool, u32, Option<u64>, u64)> {
+    match state {
+        State::Absent => None,
+        State::Live(live) => Some((false, live.attempt, live.token, live.note)),
+        State::Completed(done) => Some((true, done.attempt, Some(done.token), done.response)),
+    }
+}
+
+/// What the next open makes of this state: nobody owns anything any more.
+fn recovered(state: &State) -> State {
+    match state {
+        State::Live(live) => State::Live(live.interrupted()),
+        other => other.clone(),
+    }
+}
+
+fn with_token(mut live: Live, token: u64) -> State {
+    live.token = Some(token);
+    State::Live(live)
+}
+
+fn lease(lease_ms: u64, window: Window) -> Option<Range> {
+    (lease_ms != 0).then(|| Range::after(window, lease_ms))
+}
+
+/// Whether this answer rests on the key's newest record being durable, if its caller asks for that.
+fn is_durable(what: What, answer: Answer) -> bool {
+    let is_written = !matches!(
+        what,
+        What::Renew { .. }
+            | What::Drop { .. }
+            | What::Detach { .. }
+            | What::Interrupt { .. }
+            | What::Undo { .. }
+    );
+    is_written && !matches!(answer, Answer::LeaseLost { .. } | Answer::Pending { .. })
+}
