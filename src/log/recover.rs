@@ -8,7 +8,8 @@
 //! The order of the changes makes every moment of them a state from which the next open comes to
 //! the same answers:
 //! 1. copies of what a salvage is about to change;
-//! 2. META, when it claims more than the log will hold, lacks a slot or was rebuilt;
+//! 2. META, when it claims more than the log will hold, or a proper close, lacks a slot or was
+//!    rebuilt;
 //! 3. segments behind the end of the log go, newest first, each durably before the next;
 //! 4. in what stays, all that may not be durable is written again and synced: after a failed sync
 //!    the page cache holds what the disk does not;

@@ -107,11 +107,16 @@ fn page_of(word: u64) -> u64 {
     byte - byte % PAGE_BYTES as u64
 }
 
-/// Removes files, each durably before the next.
+/// Removes files, each durably before the next, and the first durably after whatever a process that
+/// was killed had removed before.
 pub(crate) fn remove_in_order<'a>(
     storage: &dyn Storage,
     names: impl IntoIterator<Item = &'a str>,
 ) -> io::Result<()> {
+    let mut names = names.into_iter().peekable();
+    if names.peek().is_some() {
+        storage.sync_directory()?;
+    }
     for name in names {
         storage.remove(name)?;
         storage.sync_directory()?;
@@ -127,7 +132,11 @@ pub(crate) fn keep_copy(storage: &dyn Storage, name: &str) -> io::Result<String>
     let copy = loop {
         let copy = copy_name(name, number);
         match storage.open(&copy) {
-            Ok(earlier) if same_contents(original.as_ref(), earlier.as_ref())? => return Ok(copy),
+            Ok(earlier) if same_contents(original.as_ref(), earlier.as_ref())? => {
+                // Whoever made it may have been killed before its name was durable.
+                storage.sync_directory()?;
+                return Ok(copy);
+            }
             Ok(_) => number += 1,
             Err(error) if error.kind() == io::ErrorKind::NotFound => break copy,
             Err(error) => return Err(error),
@@ -275,6 +284,15 @@ mod tests {
         disk.put(name, b"one");
         assert_eq!(keep_copy(&disk, name).expect("a copy"), first);
         assert_eq!(keep_copy(&disk, name).expect("the same"), first);
+        disk.rename(first, "lost").expect("a rename");
+        disk.sync_directory().expect("a sync");
+        disk.rename("lost", first)
+            .expect("as by a process that was killed then");
+        assert_eq!(keep_copy(&disk, name).expect("the same"), first);
+        assert!(
+            disk.crash_all_lost().contents(first).is_some(),
+            "by name, too"
+        );
         disk.put(name, b"two");
         let second = keep_copy(&disk, name).expect("another");
         assert_eq!(second, "segment-0000001000000000.2.damaged");

@@ -17,6 +17,7 @@ use crate::log::meta::MetaFile;
 use crate::log::position;
 use crate::log::prepare::{self, Preparer, Room, Task, Zeroing};
 use crate::log::record::{COVERED_FROM, CRC_OFFSET, Contents, HEAD_BYTES, checksum};
+use crate::log::repair;
 use crate::log::segment::{FIRST_RECORD, HEADER_BYTES, Segment};
 use crate::log::table::Segments;
 use crate::timer::{self, join};
@@ -266,14 +267,16 @@ impl Log {
         let tail = shared.appender.tail();
         block_on(self.durable(tail, Lead::Allowed))
             .map_err(|poison| io::Error::new(poison.source.kind(), poison.to_string()))?;
-        for unused in shared.appender.take_ready() {
-            shared.storage.remove(&unused.name)?;
-        }
         let active = shared.appender.active();
+        let ready = shared.appender.take_ready();
+        let is_empty = !active.is_placeholder() && tail <= active.base;
+        // Each names the one before, so the newest goes first, durably: whatever a crash leaves in
+        // between is a whole chain.
+        let unused = ready.iter().rev().chain(is_empty.then_some(&*active));
+        let names = unused.map(|segment| segment.name.as_str());
+        repair::remove_in_order(shared.storage.as_ref(), names)?;
         if !active.is_placeholder() {
-            if tail <= active.base {
-                shared.storage.remove(&active.name)?;
-            } else if let Some(file) = active.open_file() {
+            if !is_empty && let Some(file) = active.open_file() {
                 // What lies behind the chain is zero, and no response stands there.
                 let used_bytes = (tail - active.base) * 8;
                 file.set_len(used_bytes.next_multiple_of(HEADER_BYTES as u64))?;

@@ -167,12 +167,17 @@ impl SimulatedDisk {
     /// Writes back those unsynced pages that `chosen` picks, as a kernel may at any time. A crash
     /// later on finds them at least as new as now.
     pub fn write_back(&self, chosen: &mut dyn FnMut(&Difference) -> bool) {
-        let mut disk = self.disk.lock();
-        let granule = disk.granule;
-        let ids: Vec<FileId> = disk.files.keys().copied().collect();
+        self.disk.lock().write_back(chosen);
+    }
+}
+
+impl Disk {
+    fn write_back(&mut self, chosen: &mut dyn FnMut(&Difference) -> bool) {
+        let granule = self.granule;
+        let ids: Vec<FileId> = self.files.keys().copied().collect();
         for id in ids {
-            let name = disk.name(id);
-            let Some(file) = disk.files.get_mut(&id) else {
+            let name = self.name(id);
+            let Some(file) = self.files.get_mut(&id) else {
                 continue;
             };
             for page in file.dirty_pages(granule) {
@@ -182,9 +187,15 @@ impl SimulatedDisk {
             }
         }
     }
-}
 
-impl Disk {
+    /// What a restless kernel does of its own accord.
+    pub(super) fn write_back_some(&mut self) {
+        if let Some(mut random) = self.restless.take() {
+            self.write_back(&mut |_| random.below(4) == 0);
+            self.restless = Some(random);
+        }
+    }
+
     /// The same state in memory of its own, without handles, faults and log.
     pub(super) fn deep_copy(&self) -> Self {
         let mut copy = Self::new(self.granule, self.capacity);
@@ -250,7 +261,7 @@ fn page_difference(file: &str, page: usize, granule: usize) -> Difference {
 
 /// A small generator: Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
 /// 2014.
-struct SplitMix64(u64);
+pub(super) struct SplitMix64(pub(super) u64);
 
 impl SplitMix64 {
     fn next(&mut self) -> u64 {

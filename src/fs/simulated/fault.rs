@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 
 use super::Disk;
 
@@ -34,6 +35,10 @@ pub enum OperationKind {
 }
 
 impl OperationKind {
+    fn is_sync(self) -> bool {
+        matches!(self, Self::Sync | Self::SyncDirectory)
+    }
+
     /// Whether it is counted, logged, and a point at which the power may be cut.
     fn changes_the_disk(self) -> bool {
         !matches!(self, Self::List | Self::Open | Self::Read | Self::Map)
@@ -81,27 +86,45 @@ impl Fault {
 #[derive(Debug, Clone)]
 #[must_use = "a plan does nothing until it is given to a disk"]
 pub struct FaultPlan {
-    kind: OperationKind,
+    /// None for all of them.
+    kind: Option<OperationKind>,
     fault: Fault,
     file: Option<String>,
+    byte: Option<u64>,
+    short: Option<usize>,
     succeed_first: u64,
     sticky: bool,
     happens_anyway: bool,
     drops_pages: bool,
+    lies: bool,
     spent: bool,
 }
 
 impl FaultPlan {
     /// The next operation of this kind fails, and later ones succeed again.
     pub fn new(kind: OperationKind, fault: Fault) -> Self {
+        Self::of(Some(kind), fault)
+    }
+
+    /// The next operation fails, whatever it is: also one that is not counted. With
+    /// [`FaultPlan::after`] for every number up to where it is not met any more, every call of a
+    /// scenario fails once; [`SimulatedDisk::struck`](super::SimulatedDisk::struck) tells which.
+    pub fn any(fault: Fault) -> Self {
+        Self::of(None, fault)
+    }
+
+    fn of(kind: Option<OperationKind>, fault: Fault) -> Self {
         Self {
             kind,
             fault,
             file: None,
+            byte: None,
+            short: None,
             succeed_first: 0,
             sticky: false,
             happens_anyway: false,
             drops_pages: false,
+            lies: false,
             spent: false,
         }
     }
@@ -109,6 +132,19 @@ impl FaultPlan {
     /// Only for a file whose name begins like this.
     pub fn on(mut self, file: impl Into<String>) -> Self {
         self.file = Some(file.into());
+        self
+    }
+
+    /// Only for reads and writes of a range in which this byte of the file lies, as a bad sector
+    /// does.
+    pub fn at_byte(mut self, offset: u64) -> Self {
+        self.byte = Some(offset);
+        self
+    }
+
+    /// For [`OperationKind::Write`]: the first `bytes` are written before it fails.
+    pub fn short(mut self, bytes: usize) -> Self {
+        self.short = Some(bytes);
         self
     }
 
@@ -139,18 +175,37 @@ impl FaultPlan {
         self
     }
 
+    /// For [`OperationKind::Sync`] and [`OperationKind::SyncDirectory`]: reports success and does
+    /// nothing, as a disk with a cache that it hides. No store can be safe on it; it is there to see
+    /// whether a test would notice.
+    pub fn lies(mut self) -> Self {
+        self.lies = true;
+        self
+    }
+
     /// Whether the pages of a failed sync are lost for later ones.
     pub(super) fn is_dropping_pages(&self) -> bool {
         self.drops_pages
     }
 
+    /// How much of a failing write is done.
+    pub(super) fn short_bytes(&self) -> Option<usize> {
+        self.short
+    }
+
     /// Counts an operation; whether it fails.
-    fn meets(&mut self, kind: OperationKind, file: &str) -> bool {
-        let concerned = self
-            .file
-            .as_ref()
-            .is_none_or(|prefix| file.starts_with(prefix.as_str()));
-        if self.spent || kind != self.kind || !concerned {
+    fn meets(&mut self, asked: &Asked<'_>) -> bool {
+        let named = |prefix: &String| asked.file.starts_with(prefix.as_str());
+        let covers = |byte| {
+            asked
+                .bytes
+                .as_ref()
+                .is_some_and(|range| range.contains(byte))
+        };
+        let concerned = self.kind.is_none_or(|kind| kind == asked.kind)
+            && self.file.as_ref().is_none_or(named)
+            && self.byte.as_ref().is_none_or(covers);
+        if self.spent || !concerned {
             return false;
         }
         if self.succeed_first > 0 {
@@ -159,6 +214,35 @@ impl FaultPlan {
         }
         self.spent = !self.sticky;
         true
+    }
+}
+
+/// An operation as it is asked for.
+#[derive(Debug, Clone)]
+pub(super) struct Asked<'a> {
+    kind: OperationKind,
+    file: &'a str,
+    /// What of the file is read or written.
+    bytes: Option<Range<u64>>,
+}
+
+impl<'a> Asked<'a> {
+    pub(super) fn new(kind: OperationKind, file: &'a str) -> Self {
+        let bytes = None;
+        Self { kind, file, bytes }
+    }
+
+    pub(super) fn bytes(self, offset: u64, len: usize) -> Self {
+        let bytes = Some(offset..offset.saturating_add(len as u64));
+        Self { bytes, ..self }
+    }
+
+    fn done(&self, succeeded: bool) -> Operation {
+        Operation {
+            kind: self.kind,
+            file: self.file.to_owned(),
+            succeeded,
+        }
     }
 }
 
@@ -182,40 +266,47 @@ pub fn is_power_loss(error: &io::Error) -> bool {
 
 impl Disk {
     /// Does something that leaves the disk as it is, unless a fault is due.
-    pub(super) fn ask(&mut self, kind: OperationKind, file: &str) -> io::Result<()> {
-        match self.due_fault(kind, file) {
+    pub(super) fn ask(&mut self, asked: &Asked<'_>) -> io::Result<()> {
+        match self.due_fault(asked) {
             Some(plan) => Err(plan.fault.error()),
             None => Ok(()),
         }
     }
 
     /// Does something that changes the disk, unless the power was cut or a fault is due.
-    pub(super) fn act<T>(
+    pub(super) fn act<T: Default>(
         &mut self,
-        kind: OperationKind,
-        file: &str,
+        asked: &Asked<'_>,
         action: impl FnOnce(&mut Self) -> io::Result<T>,
     ) -> io::Result<T> {
-        self.act_or_fail(kind, file, action, |_, _| Ok(()))
+        self.act_or_fail(asked, action, |_, _| Ok(()))
     }
 
     /// The same, with something more that happens when a fault strikes.
-    pub(super) fn act_or_fail<T>(
+    pub(super) fn act_or_fail<T: Default>(
         &mut self,
-        kind: OperationKind,
-        file: &str,
+        asked: &Asked<'_>,
         action: impl FnOnce(&mut Self) -> io::Result<T>,
         damage: impl FnOnce(&mut Self, &FaultPlan) -> io::Result<()>,
     ) -> io::Result<T> {
+        let kind = asked.kind;
         debug_assert!(kind.changes_the_disk());
-        if self.at_power_loss.is_none() && self.crash_at == Some(self.log.len() as u64) {
-            self.at_power_loss = Some(Box::new(self.deep_copy()));
+        if self.at_power_loss.is_none() {
+            self.write_back_some();
+            if self.crash_at == Some(self.log.len() as u64) {
+                self.at_power_loss = Some(Box::new(self.deep_copy()));
+            }
         }
         if self.at_power_loss.is_some() {
             return Err(io::Error::other(PowerLoss));
         }
-        let outcome = match self.due_fault(kind, file) {
+        if self.keeps_states {
+            let state = self.deep_copy();
+            self.states.push((self.log.len() as u64, state));
+        }
+        let outcome = match self.due_fault(asked) {
             None => action(self),
+            Some(plan) if plan.lies && kind.is_sync() => Ok(T::default()),
             Some(plan) => {
                 if plan.happens_anyway && kind != OperationKind::Create {
                     action(self)?;
@@ -224,23 +315,22 @@ impl Disk {
                 Err(plan.fault.error())
             }
         };
-        self.log.push(Operation {
-            kind,
-            file: file.to_owned(),
-            succeeded: outcome.is_ok(),
-        });
+        self.log.push(asked.done(outcome.is_ok()));
         outcome
     }
 
     /// Lets every plan count the operation, and gives the first that makes it fail.
-    fn due_fault(&mut self, kind: OperationKind, file: &str) -> Option<FaultPlan> {
+    fn due_fault(&mut self, asked: &Asked<'_>) -> Option<FaultPlan> {
         let mut due = None;
         for plan in &mut self.faults {
-            if plan.meets(kind, file) && due.is_none() {
+            if plan.meets(asked) && due.is_none() {
                 due = Some(plan.clone());
             }
         }
         self.faults.retain(|plan| !plan.spent);
+        if due.is_some() {
+            self.struck.push(asked.done(false));
+        }
         due
     }
 }

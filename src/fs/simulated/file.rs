@@ -197,9 +197,10 @@ impl FileImage {
     /// Reads word by word: other threads may be storing through a map.
     fn live_range(&self, start: usize, end: usize) -> Vec<u8> {
         let first = start / WORD;
-        let mut bytes = Vec::with_capacity(end.saturating_sub(first * WORD) + WORD);
-        for index in first..end.div_ceil(WORD) {
-            bytes.extend_from_slice(&self.live.word(index).load(Ordering::Relaxed).to_le_bytes());
+        let mut bytes = vec![0; (end.div_ceil(WORD)).saturating_sub(first) * WORD];
+        for (index, target) in (first..).zip(bytes.chunks_exact_mut(WORD)) {
+            let word = self.live.word(index).load(Ordering::Relaxed);
+            target.copy_from_slice(&word.to_le_bytes());
         }
         bytes.truncate(end - first * WORD);
         bytes.drain(..start - first * WORD);

@@ -10,12 +10,16 @@
 //! crate use it in place of `os`; under the feature `testing` a service can do the same.
 //!
 //! Limits of the model: a crash finds a page as it was last synced, or as it is now, and nothing in
-//! between, unless [`SimulatedDisk::write_back`] was called then; and a page that is stored to
+//! between, unless [`SimulatedDisk::write_back`] was called then or the disk is
+//! [restless](SimulatedDisk::restless); and a page that is stored to
 //! through a map with the very bytes it holds already does not count as written.
 
 mod crash;
 mod fault;
+#[cfg(all(test, not(oncekey_loom)))]
+mod fault_tests;
 mod file;
+mod handle;
 #[cfg(all(test, not(oncekey_loom)))]
 mod tests;
 
@@ -24,12 +28,12 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use self::crash::Change;
 pub use self::crash::Difference;
+use self::crash::{Change, SplitMix64};
+use self::fault::Asked;
 pub use self::fault::{Fault, FaultPlan, Operation, OperationKind, is_power_loss};
 use self::file::FileImage;
 use super::{FileEntry, Storage, StorageFile};
-use crate::mem::Memory;
 use crate::sync::Mutex;
 
 /// How much of a file is written as a whole, unless set otherwise.
@@ -58,6 +62,13 @@ struct Disk {
     changes: Vec<Change>,
     log: Vec<Operation>,
     faults: Vec<FaultPlan>,
+    /// What faults have hit.
+    struck: Vec<Operation>,
+    /// Decides which pages are written back before each operation.
+    restless: Option<SplitMix64>,
+    keeps_states: bool,
+    /// The disk as it was before each operation, with the operation's number.
+    states: Vec<(u64, Disk)>,
     crash_at: Option<u64>,
     /// The disk as it was when the power went, from then on.
     at_power_loss: Option<Box<Disk>>,
@@ -114,6 +125,43 @@ impl SimulatedDisk {
     /// run it again for each number up to that.
     pub fn crash_at(&self, number: u64) {
         self.disk.lock().crash_at = Some(number);
+    }
+
+    /// Whether [`SimulatedDisk::crash_at`] has cut the power.
+    #[must_use]
+    pub fn has_lost_power(&self) -> bool {
+        self.disk.lock().at_power_loss.is_some()
+    }
+
+    /// From now on keeps a copy of the disk before each operation that changes it, for
+    /// [`SimulatedDisk::take_states`]: with that, one run of a scenario shows every moment at which
+    /// the power may fail.
+    pub fn keep_states(&self) {
+        self.disk.lock().keeps_states = true;
+    }
+
+    /// Takes the copies made so far, each with the number of the operation that came next. Each is a
+    /// disk of its own, as after the death of the process: what was not synced by then still is not.
+    #[must_use]
+    pub fn take_states(&self) -> Vec<(u64, Self)> {
+        let states = std::mem::take(&mut self.disk.lock().states);
+        states
+            .into_iter()
+            .map(|(number, disk)| (number, Self::of(disk)))
+            .collect()
+    }
+
+    /// From now on, before each operation that changes the disk, some unsynced pages are written
+    /// back, as a kernel does at any time; chance decides which. A crash may then find a page in a
+    /// state between its last sync and now.
+    pub fn restless(&self, seed: u64) {
+        self.disk.lock().restless = Some(SplitMix64(seed));
+    }
+
+    /// The operations that a fault has hit, in order, those included that are not counted.
+    #[must_use]
+    pub fn struck(&self) -> Vec<Operation> {
+        self.disk.lock().struck.clone()
     }
 
     /// How many operations that change the disk were asked for, failed ones included; none is
@@ -197,6 +245,10 @@ impl Disk {
             changes: Vec::new(),
             log: Vec::new(),
             faults: Vec::new(),
+            struck: Vec::new(),
+            restless: None,
+            keeps_states: false,
+            states: Vec::new(),
             crash_at: None,
             at_power_loss: None,
         }
@@ -347,7 +399,7 @@ impl Disk {
 impl Storage for SimulatedDisk {
     fn list(&self) -> io::Result<Vec<FileEntry>> {
         let mut disk = self.disk.lock();
-        disk.ask(OperationKind::List, "")?;
+        disk.ask(&Asked::new(OperationKind::List, ""))?;
         let len = |id| disk.files.get(id).map_or(0, FileImage::len);
         let entry = |(name, id): (&String, _)| FileEntry {
             name: name.clone(),
@@ -358,137 +410,38 @@ impl Storage for SimulatedDisk {
     }
 
     fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn StorageFile>> {
+        let asked = Asked::new(OperationKind::Create, name);
         let id = self
             .disk
             .lock()
-            .act(OperationKind::Create, name, |disk| disk.create(name, len))?;
+            .act(&asked, |disk| disk.create(name, len))?;
         Ok(self.handle(id))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn StorageFile>> {
         let id = {
             let mut disk = self.disk.lock();
-            disk.ask(OperationKind::Open, name)?;
+            disk.ask(&Asked::new(OperationKind::Open, name))?;
             disk.id(name)?
         };
         Ok(self.handle(id))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.disk
-            .lock()
-            .act(OperationKind::Rename, from, |disk| disk.rename(from, to))
+        let asked = Asked::new(OperationKind::Rename, from);
+        self.disk.lock().act(&asked, |disk| disk.rename(from, to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.disk
-            .lock()
-            .act(OperationKind::Remove, name, |disk| disk.remove(name))
+        let asked = Asked::new(OperationKind::Remove, name);
+        self.disk.lock().act(&asked, |disk| disk.remove(name))
     }
 
     fn sync_directory(&self) -> io::Result<()> {
-        self.disk
-            .lock()
-            .act(OperationKind::SyncDirectory, "", |disk| {
-                disk.sync_directory();
-                Ok(())
-            })
-    }
-}
-
-impl SimulatedDisk {
-    fn handle(&self, id: FileId) -> Arc<dyn StorageFile> {
-        if let Some(file) = self.disk.lock().files.get_mut(&id) {
-            file.opened();
-        }
-        Arc::new(SimulatedFile {
-            disk: self.clone(),
-            id,
-        })
-    }
-}
-
-/// An open file of a simulated disk.
-struct SimulatedFile {
-    disk: SimulatedDisk,
-    id: FileId,
-}
-
-impl SimulatedFile {
-    fn act(
-        &self,
-        kind: OperationKind,
-        action: impl FnOnce(&mut Disk) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let mut disk = self.disk.disk.lock();
-        let name = disk.name(self.id);
-        disk.act(kind, &name, action)
-    }
-
-    fn ask(&self, kind: OperationKind) -> io::Result<()> {
-        let mut disk = self.disk.disk.lock();
-        let name = disk.name(self.id);
-        disk.ask(kind, &name)
-    }
-}
-
-impl StorageFile for SimulatedFile {
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.disk.disk.lock().file(self.id)?.len())
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.ask(OperationKind::Read)?;
-        self.disk.disk.lock().file(self.id)?.read(offset, buffer)
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.act(OperationKind::Write, |disk| {
-            disk.write(self.id, offset, bytes)
-        })
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.act(OperationKind::SetLen, |disk| disk.resize(self.id, len))
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        let mut disk = self.disk.disk.lock();
-        let (name, granule) = (disk.name(self.id), disk.granule);
-        let sync = |disk: &mut Disk| {
-            disk.file(self.id)?.sync(granule);
-            Ok(())
-        };
-        disk.act_or_fail(OperationKind::Sync, &name, sync, |disk, plan| {
-            if plan.is_dropping_pages() {
-                disk.file(self.id)?.take_for_clean(granule);
-            }
+        let asked = Asked::new(OperationKind::SyncDirectory, "");
+        self.disk.lock().act(&asked, |disk| {
+            disk.sync_directory();
             Ok(())
         })
-    }
-
-    fn map(&self, _populate: bool) -> io::Result<Memory> {
-        self.ask(OperationKind::Map)?;
-        Ok(self.disk.disk.lock().file(self.id)?.map())
-    }
-}
-
-impl Drop for SimulatedFile {
-    fn drop(&mut self) {
-        let mut disk = self.disk.disk.lock();
-        if let Some(file) = disk.files.get_mut(&self.id) {
-            file.closed();
-        }
-        disk.forget_unreachable();
-    }
-}
-
-impl fmt::Debug for SimulatedFile {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.disk.disk.lock().name(self.id);
-        formatter
-            .debug_struct("SimulatedFile")
-            .field("name", &name)
-            .finish_non_exhaustive()
     }
 }

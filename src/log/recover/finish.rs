@@ -269,7 +269,8 @@ impl Staying {
         let odd = !file.len.is_multiple_of(8);
         let cut = odd || last && (file.len != page_end || candidate.scan.written_end > kept.tail);
         if durable == kept.tail && kept.fills.is_empty() && !cut && !file.new_header {
-            return Ok(());
+            // What an earlier recovery repaired and, being killed, did not sync is whole to look at.
+            return storage.open(&file.name)?.sync_data();
         }
         // The file may get another length.
         candidate.memory = Memory::heap(0);

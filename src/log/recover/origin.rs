@@ -110,7 +110,8 @@ impl Origin {
         }
     }
 
-    /// Writes META where it is missing, claims more than the log holds, or lacks a slot. Afterwards
+    /// Writes META where it is missing, claims more than the log holds or that the store was closed
+    /// properly, or lacks a slot. Afterwards
     /// its epoch is not below `newest_epoch`, of which there are segments. `watermark` is the
     /// judgement's.
     pub(super) fn settle(
@@ -132,8 +133,10 @@ impl Origin {
             Self::Loaded(mut file) => {
                 let known = file.meta();
                 let doubtful = file.bad_slot().is_some() || newest_epoch > known.epoch;
-                // The watermark may have reached into a segment that goes because it has no record.
-                if !clean && (doubtful || known.watermark > log_end) {
+                // The watermark may have reached into a segment that goes because it has no record. And
+                // while repairs are made the store is not a closed one: should this process be
+                // killed, the next one must not take what the cache shows for durable.
+                if !clean && (doubtful || known.watermark > log_end || known.clean) {
                     file.update(|meta| {
                         meta.clean = false;
                         meta.watermark = meta.watermark.min(log_end);
