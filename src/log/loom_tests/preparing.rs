@@ -230,10 +230,10 @@ fn two_wait_for_room() {
 fn who_waits_for_room_is_told_that_there_is_none() {
     explore(2, || {
         let (log, directory, _) = log();
+        directory.is_full.store(true, Ordering::Relaxed);
         with_preparer(&log, || {
             room(&log).expect("the first segment");
             append(&log);
-            directory.is_full.store(true, Ordering::Relaxed);
             assert!(matches!(room(&log), Err(NoRoom::Failed(_))));
             directory.is_full.store(false, Ordering::Relaxed);
             room(&log).expect("a failure is forgotten");
