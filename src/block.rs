@@ -3,12 +3,14 @@
 //! Every operation is written once, as a state machine that is polled; a blocking call polls it on
 //! its own thread and parks in between. No runtime is involved.
 
+#[cfg(not(oncekey_loom))]
 use std::cell::OnceCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Duration;
+
+use crate::sync::thread::{self, Thread};
+use crate::sync::{self, AtomicBool, Ordering, mutation};
 
 struct Parker {
     thread: Thread,
@@ -21,12 +23,17 @@ impl Wake for Parker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.notified.swap(true, Ordering::AcqRel) {
+        let is_early = mutation("unparked_before_it_is_noted");
+        if is_early {
+            self.thread.unpark();
+        }
+        if !self.notified.swap(true, Ordering::AcqRel) && !is_early {
             self.thread.unpark();
         }
     }
 }
 
+#[cfg(not(oncekey_loom))]
 thread_local! {
     static PARKER: OnceCell<(Arc<Parker>, Waker)> = const { OnceCell::new() };
 }
@@ -37,6 +44,12 @@ pub(crate) use loom::future::block_on;
 /// Polls `future` to its end on this thread.
 #[cfg(not(oncekey_loom))]
 pub(crate) fn block_on<F: std::future::Future>(future: F) -> F::Output {
+    park_on(future)
+}
+
+/// What [`block_on`] is outside of models, which have loom's own but for a few.
+#[cfg_attr(all(oncekey_loom, not(test)), expect(dead_code))]
+fn park_on<F: std::future::Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
     with_parker(|parker, context| {
         loop {
@@ -64,7 +77,7 @@ pub(crate) fn block_with_timeout<T>(
             while !parker.notified.swap(false, Ordering::AcqRel) {
                 match sleep() {
                     Some(duration) => {
-                        thread::park_timeout(duration);
+                        sync::park_timeout(duration);
                         parker.notified.store(false, Ordering::Release);
                         break;
                     }
@@ -76,6 +89,18 @@ pub(crate) fn block_with_timeout<T>(
 }
 
 fn with_parker<T>(body: impl FnOnce(&Parker, &mut Context<'_>) -> T) -> T {
+    #[cfg(oncekey_loom)]
+    {
+        let (parker, waker) = new_parker();
+        body(&parker, &mut Context::from_waker(&waker))
+    }
+    #[cfg(not(oncekey_loom))]
+    with_own_parker(body)
+}
+
+/// The thread keeps its parker.
+#[cfg(not(oncekey_loom))]
+fn with_own_parker<T>(body: impl FnOnce(&Parker, &mut Context<'_>) -> T) -> T {
     let mut body = Some(body);
     let mut run = |(parker, waker): &(Arc<Parker>, Waker)| {
         body.take()
@@ -98,7 +123,10 @@ fn new_parker() -> (Arc<Parker>, Waker) {
     (parker, waker)
 }
 
-#[cfg(test)]
+#[cfg(all(test, oncekey_loom))]
+mod loom_tests;
+
+#[cfg(all(test, not(oncekey_loom)))]
 mod tests {
     use super::*;
 

@@ -17,9 +17,10 @@ pub(crate) use self::modelled::*;
 
 #[cfg(not(oncekey_loom))]
 mod real {
-    pub(crate) use parking_lot::{Mutex, MutexGuard};
+    pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
     pub(crate) use std::sync::Arc;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+    pub(crate) use std::thread;
 
     /// A shared pointer that readers load without touching its reference count.
     #[derive(Debug)]
@@ -57,6 +58,11 @@ mod real {
         false
     }
 
+    /// Parks this thread until it is unparked or the time is up.
+    pub(crate) fn park_timeout(limit: std::time::Duration) {
+        thread::park_timeout(limit);
+    }
+
     /// Gives way to another thread while waiting for a step that takes well under a microsecond.
     pub(crate) fn relax(round: u32) {
         if round < 64 {
@@ -72,13 +78,25 @@ mod real {
 #[cfg(oncekey_loom)]
 mod modelled {
     // Counting references is the library's affair; models are about what is done through them.
-    pub(crate) use loom::sync::MutexGuard;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+    pub(crate) use loom::thread;
     pub(crate) use std::sync::Arc;
+
+    use std::ops::{Deref, DerefMut};
+    use std::sync::{PoisonError, TryLockError};
+    use std::time::{Duration, Instant};
 
     /// loom's mutex with `parking_lot`'s signature.
     #[derive(Debug)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    /// The same for its guard.
+    #[derive(Debug)]
+    pub(crate) struct MutexGuard<'a, T> {
+        mutex: &'a Mutex<T>,
+        /// `None` only within [`MutexGuard::unlocked`] and a wait.
+        held: Option<loom::sync::MutexGuard<'a, T>>,
+    }
 
     impl<T> Mutex<T> {
         pub(crate) fn new(value: T) -> Self {
@@ -86,10 +104,104 @@ mod modelled {
         }
 
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            match self.0.lock() {
-                Ok(guard) => guard,
-                Err(poisoned) => poisoned.into_inner(),
+            MutexGuard {
+                mutex: self,
+                held: Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)),
             }
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            let held = match self.0.try_lock() {
+                Ok(held) => held,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return None,
+            };
+            Some(MutexGuard {
+                mutex: self,
+                held: Some(held),
+            })
+        }
+    }
+
+    impl<T: Default> Default for Mutex<T> {
+        fn default() -> Self {
+            Self::new(T::default())
+        }
+    }
+
+    impl<T> MutexGuard<'_, T> {
+        pub(crate) fn unlocked<R>(guard: &mut Self, body: impl FnOnce() -> R) -> R {
+            drop(guard.held.take());
+            let done = body();
+            guard.held = guard.mutex.lock().held.take();
+            done
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            self.held.as_ref().expect("held but for a wait")
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.held.as_mut().expect("held but for a wait")
+        }
+    }
+
+    /// loom's condition with `parking_lot`'s signature. Time never passes: who waits and is not
+    /// notified waits for ever, which loom notices.
+    #[derive(Debug, Default)]
+    pub(crate) struct Condvar(loom::sync::Condvar);
+
+    /// How a wait with a limit ended.
+    pub(crate) struct Notified;
+
+    impl Condvar {
+        pub(crate) fn new() -> Self {
+            Self::default()
+        }
+
+        pub(crate) fn notify_one(&self) {
+            self.0.notify_one();
+        }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+
+        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+            if let Some(held) = guard.held.take() {
+                let held = self.0.wait(held);
+                guard.held = Some(held.unwrap_or_else(PoisonError::into_inner));
+            }
+        }
+
+        pub(crate) fn wait_for<T>(
+            &self,
+            guard: &mut MutexGuard<'_, T>,
+            _limit: Duration,
+        ) -> Notified {
+            self.wait(guard);
+            Notified
+        }
+
+        pub(crate) fn wait_until<T>(
+            &self,
+            guard: &mut MutexGuard<'_, T>,
+            _due: Instant,
+        ) -> Notified {
+            self.wait(guard);
+            Notified
+        }
+    }
+
+    impl Notified {
+        pub(crate) fn timed_out(&self) -> bool {
+            false
         }
     }
 
@@ -147,6 +259,11 @@ mod modelled {
             begun.elapsed().as_secs_f64(),
             std::thread::current().name().unwrap_or_default(),
         );
+    }
+
+    /// Time never passes in a model.
+    pub(crate) fn park_timeout(_limit: Duration) {
+        thread::park();
     }
 
     /// A loom model has no time: giving way is all that waiting can mean.

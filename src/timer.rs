@@ -7,12 +7,10 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
-
-use crate::sync;
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{self, Condvar, Mutex, MutexGuard, mutation};
 
 /// Wakes wakers later.
 #[derive(Debug, Default)]
@@ -57,7 +55,9 @@ impl Timer {
             key
         };
         if self.ensure_thread() {
-            self.shared.changed.notify_one();
+            if !mutation("alarm_not_told") {
+                self.shared.changed.notify_one();
+            }
         } else if let Some(waker) = self.shared.take(key) {
             sync::wake(waker);
         }
@@ -70,7 +70,9 @@ impl Timer {
     /// Ends the thread; alarms that are left never ring.
     pub(crate) fn stop(&self) {
         self.shared.state.lock().stopped = true;
-        self.shared.changed.notify_all();
+        if !mutation("timer_not_told_to_stop") {
+            self.shared.changed.notify_all();
+        }
         if let Some(thread) = self.thread.lock().take() {
             join(thread);
         }
@@ -95,12 +97,21 @@ impl Shared {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
+        if mutation("dropped_alarm_left") {
+            return;
+        }
         drop(self.shared.take(self.key));
     }
 }
 
+#[cfg(not(oncekey_loom))]
 thread_local! {
     static IS_OWN: Cell<bool> = const { Cell::new(false) };
+}
+
+#[cfg(oncekey_loom)]
+loom::thread_local! {
+    static IS_OWN: Cell<bool> = Cell::new(false);
 }
 
 /// Starts a thread of the store.
@@ -108,12 +119,10 @@ pub(crate) fn spawn(
     name: &str,
     body: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(move || {
-            IS_OWN.set(true);
-            body();
-        })
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
+        IS_OWN.with(|is_own| is_own.set(true));
+        body();
+    })
 }
 
 /// Whether this is a thread of a store, which wakes wakers and must not wait for another of them.
@@ -124,7 +133,7 @@ pub(crate) fn is_own_thread() -> bool {
 /// Waits for a thread of the store to end, unless it is this one: a waker that we call may drop the
 /// last handle of the store.
 pub(crate) fn join(thread: JoinHandle<()>) {
-    if thread.thread().id() == std::thread::current().id() {
+    if thread.thread().id() == thread::current().id() {
         return;
     }
     let name = thread.thread().name().unwrap_or_default().to_owned();
@@ -136,12 +145,20 @@ pub(crate) fn join(thread: JoinHandle<()>) {
 fn run(shared: &Shared) {
     let mut state = shared.state.lock();
     while !state.stopped {
+        if mutation("timer_looks_then_locks_again") {
+            let seen = state.alarms.len();
+            MutexGuard::unlocked(&mut state, || ());
+            if seen == 0 {
+                shared.changed.wait(&mut state);
+                continue;
+            }
+        }
         let now = Instant::now();
         let next = state.alarms.keys().next().copied();
         match next {
             Some(key) if key.0 <= now => {
                 if let Some(waker) = state.alarms.remove(&key) {
-                    parking_lot::MutexGuard::unlocked(&mut state, || sync::wake(waker));
+                    MutexGuard::unlocked(&mut state, || sync::wake(waker));
                 }
             }
             Some((due, _)) => {
@@ -152,7 +169,10 @@ fn run(shared: &Shared) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, oncekey_loom))]
+mod loom_tests;
+
+#[cfg(all(test, not(oncekey_loom)))]
 mod tests {
     use super::*;
     use crate::block::block_on;

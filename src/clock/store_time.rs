@@ -20,9 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use parking_lot::Mutex;
-
-use crate::sync::{AtomicI64, AtomicU64, Ordering};
+use crate::sync::{AtomicI64, AtomicU64, Mutex, Ordering, mutation};
 
 /// How often the wall clock is looked at, in ms of the monotonic one.
 const LOOK_EVERY_MS: u64 = 1_000;
@@ -72,6 +70,9 @@ impl StoreTime {
         }
         let now_ms = plan.store_ms(monotonic_ms);
         let latest_ms = self.latest_ms.load(Ordering::Relaxed);
+        if mutation("latest_time_forgotten") {
+            return now_ms;
+        }
         if now_ms <= latest_ms {
             return latest_ms;
         }
@@ -216,7 +217,7 @@ impl Latch {
             let plan = self.place(turn).load();
             // A word of a later plan, loaded with acquire, brings the turn that came before it
             // along: then this is another turn, and what was read may be of both plans.
-            if self.turn.load(Ordering::Relaxed) == turn {
+            if self.turn.load(Ordering::Relaxed) == turn || mutation("plan_read_once") {
                 return plan;
             }
         }
@@ -225,6 +226,9 @@ impl Latch {
     /// Only by the one who holds `looking`.
     fn replace(&self, plan: Plan) {
         let turn = self.turn.load(Ordering::Relaxed).wrapping_add(1);
+        if mutation("turn_before_plan") {
+            self.turn.store(turn, Ordering::Release);
+        }
         self.place(turn).store(plan);
         self.turn.store(turn, Ordering::Release);
     }
@@ -240,10 +244,15 @@ impl Place {
     }
 
     fn load(&self) -> Plan {
+        let ordering = if mutation("plan_loaded_relaxed") {
+            Ordering::Relaxed
+        } else {
+            Ordering::Acquire
+        };
         Plan {
-            anchor_monotonic_ms: self.anchor_monotonic_ms.load(Ordering::Acquire),
-            anchor_store_ms: self.anchor_store_ms.load(Ordering::Acquire),
-            correction_ms: self.correction_ms.load(Ordering::Acquire),
+            anchor_monotonic_ms: self.anchor_monotonic_ms.load(ordering),
+            anchor_store_ms: self.anchor_store_ms.load(ordering),
+            correction_ms: self.correction_ms.load(ordering),
         }
     }
 
@@ -257,5 +266,8 @@ impl Place {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, oncekey_loom))]
+mod loom_tests;
+
+#[cfg(all(test, not(oncekey_loom)))]
 mod tests;

@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::index::{Live, Phase, Stripe};
 use crate::key::Key;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, mutation};
 
 /// A key that this call has marked as changing. Ended by [`publish`](Self::publish),
 /// [`retire`](Self::retire) or [`undo`](Self::undo); dropped otherwise (a panic), it leaves the key
@@ -44,7 +44,8 @@ impl Change<'_> {
             );
             let owner = live.token;
             apply(live);
-            let changed_hands = live.token != owner || live.phase == Phase::Interrupted;
+            let changed_hands = (live.token != owner && !mutation("takeover_wakes_nobody"))
+                || live.phase == Phase::Interrupted;
             let waiters = live.wakers(changed_hands);
             // The expired result goes once the record that replaces it is published.
             let replaced = if live.token == 0 {
@@ -66,13 +67,28 @@ impl Change<'_> {
         let waiters = {
             let mut stripe = self.engine.index.lock(self.hash);
             let live = stripe.remove_live(self.hash, self.key);
+            if mutation("retired_in_two_steps") {
+                drop(stripe);
+                stripe = self.engine.index.lock(self.hash);
+            }
             if let Some(slot) = live.as_ref().and_then(|live| live.replaces) {
                 stripe.remove_completed(slot);
             }
-            apply(&mut stripe);
+            if mutation("taken_out_to_grow") {
+                let mut grown = std::mem::take(&mut *stripe);
+                drop(stripe);
+                apply(&mut grown);
+                stripe = self.engine.index.lock(self.hash);
+                *stripe = grown;
+            } else {
+                apply(&mut stripe);
+            }
             live.map(|mut live| live.take_waiters()).unwrap_or_default()
         };
         self.engine.pending.fetch_sub(1, Ordering::Relaxed);
+        if mutation("end_wakes_nobody") {
+            return;
+        }
         waiters.wake();
     }
 
@@ -84,7 +100,7 @@ impl Change<'_> {
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        if !self.ended {
+        if !self.ended && !mutation("mark_left_by_a_panic") {
             self.publish(|live| live.phase = Phase::Interrupted);
         }
     }

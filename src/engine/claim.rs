@@ -14,7 +14,7 @@ use crate::index::{Live, Phase, Slot, Stripe};
 use crate::key::Key;
 use crate::log::record::{Contents, Kind, words_for};
 use crate::options::ResolvedClaim;
-use crate::sync::{MutexGuard, Ordering};
+use crate::sync::{MutexGuard, Ordering, mutation};
 
 use super::lookup::Stored;
 
@@ -254,7 +254,9 @@ impl Engine {
         };
         let mut stripe = self.index.lock(hash);
         check_open(&stripe)?;
-        if stripe.live(hash, &request.key).is_some() || stripe.candidates(hash) != candidates {
+        if (stripe.live(hash, &request.key).is_some() || stripe.candidates(hash) != candidates)
+            && !mutation("examined_and_not_looked_at_again")
+        {
             return Ok(Step::Again);
         }
         self.start(stripe, request, hash, promise, replaces, now_ms)
@@ -262,7 +264,7 @@ impl Engine {
 
     /// What a key that is not completed answers, or `None` when it is to be taken over.
     fn judge_live(&self, live: &Live, request: &Request<'_>) -> Option<Step> {
-        if live.phase == Phase::Changing {
+        if live.phase == Phase::Changing && !mutation("changing_taken_for_owned") {
             return Some(Step::Settle);
         }
         let end = live.newest.map_or(0, |newest| newest.end);
@@ -293,7 +295,7 @@ impl Engine {
     /// Starts an operation on a key that is absent.
     fn start<'a>(
         &'a self,
-        mut stripe: MutexGuard<'_, Stripe>,
+        mut stripe: MutexGuard<'a, Stripe>,
         request: &Request<'_>,
         hash: u64,
         promise: &mut Option<Promise<'a>>,
@@ -309,8 +311,18 @@ impl Engine {
         if !self.hold_room(promise, claim_words + completion_words) {
             return Ok(Step::Room(claim_words + completion_words));
         }
+        if mutation("started_in_two_steps") {
+            drop(stripe);
+            stripe = self.index.lock(hash);
+        }
         let limit = self.settings.pending_max;
-        if self.pending.fetch_add(1, Ordering::Relaxed) >= limit {
+        if mutation("pending_counted_in_two_steps") {
+            let pending = self.pending.load(Ordering::Relaxed);
+            if pending >= limit {
+                return Err(ClaimError::TooManyPending { limit });
+            }
+            self.pending.store(pending + 1, Ordering::Relaxed);
+        } else if self.pending.fetch_add(1, Ordering::Relaxed) >= limit {
             self.pending.fetch_sub(1, Ordering::Relaxed);
             return Err(ClaimError::TooManyPending { limit });
         }
@@ -333,7 +345,7 @@ impl Engine {
     /// Gives a key that is not completed to a new owner.
     pub(super) fn take_over<'a>(
         &'a self,
-        mut stripe: MutexGuard<'_, Stripe>,
+        mut stripe: MutexGuard<'a, Stripe>,
         request: &Request<'_>,
         hash: u64,
         promise: &mut Option<Promise<'a>>,
@@ -341,6 +353,10 @@ impl Engine {
     ) -> Result<Step, ClaimError> {
         self.check_writable()?;
         let key = &request.key;
+        if mutation("taken_over_in_two_steps") {
+            drop(stripe);
+            stripe = self.index.lock(hash);
+        }
         let Some(live) = stripe.live(hash, key) else {
             return Ok(Step::Again);
         };
@@ -540,6 +556,9 @@ impl Unconfirmed<'_> {
 
 impl Drop for Unconfirmed<'_> {
     fn drop(&mut self) {
+        if mutation("dropped_claim_kept") {
+            return;
+        }
         match self.outcome.take() {
             Some(Outcome::Started(grant)) if grant.ticket == 0 => {
                 self.engine.release_unseen(&grant);

@@ -10,7 +10,7 @@ use crate::key::Key;
 use crate::limits::PRINCIPAL_BYTES_MAX;
 use crate::log::append::NoSpace;
 use crate::log::record::{Contents, Kind, words_for};
-use crate::sync;
+use crate::sync::{self, mutation};
 
 /// How an owner ends its operation.
 #[derive(Clone, Copy, Debug)]
@@ -226,20 +226,27 @@ impl Engine {
         ready: impl FnOnce(&mut Live) -> Result<T, N>,
     ) -> Result<Result<T, N>, WriteError> {
         let mut round = 0;
+        let mut is_checked = false;
         loop {
             let mut stripe = self.index.lock(grant.hash);
             check_open(&stripe)?;
             let Some(live) = stripe.live(grant.hash, &grant.key) else {
                 return Err(WriteError::LeaseLost { new_attempt: None });
             };
-            if live.phase == Phase::Changing {
+            if live.phase == Phase::Changing && !is_checked {
                 // Somebody takes the key from us: a few hundred nanoseconds, then we know.
                 drop(stripe);
                 round += 1;
                 sync::relax(round);
                 continue;
             }
-            check_owner(live, grant)?;
+            if !is_checked {
+                check_owner(live, grant)?;
+            }
+            if mutation("owner_checked_then_marked") && !is_checked {
+                is_checked = true;
+                continue;
+            }
             let marked = ready(live);
             if marked.is_ok() {
                 live.phase = Phase::Changing;
@@ -290,6 +297,9 @@ impl Engine {
     fn set_interrupted(&self, live: &mut Live) -> crate::index::live::Waiters {
         live.phase = Phase::Interrupted;
         self.log.give_back(std::mem::take(&mut live.promised_words));
+        if mutation("abandoned_wakes_nobody") {
+            return Default::default();
+        }
         live.wakers(true)
     }
 
@@ -302,10 +312,11 @@ impl Engine {
                 let mut stripe = self.index.lock(hash);
                 check_open(&stripe).map_err(ClaimError::from)?;
                 match stripe.live(hash, key) {
-                    Some(live) if live.phase == Phase::Changing => {}
                     Some(live)
-                        if live.token == token
-                            && matches!(live.phase, Phase::Owned | Phase::Detached) =>
+                        if live.phase == Phase::Changing
+                            && !mutation("interrupted_while_changing") => {}
+                    Some(live)
+                        if live.token == token && !matches!(live.phase, Phase::Interrupted) =>
                     {
                         break self.set_interrupted(live);
                     }
@@ -382,7 +393,15 @@ impl Engine {
             }
             let removed = Removed::of_live(live);
             self.log.give_back(std::mem::take(&mut live.promised_words));
-            live.phase = Phase::Changing;
+            if mutation("removed_in_two_steps") {
+                drop(stripe);
+                stripe = self.index.lock(hash);
+                if let Some(live) = stripe.live(hash, key) {
+                    live.phase = Phase::Changing;
+                }
+            } else {
+                live.phase = Phase::Changing;
+            }
             drop(stripe);
             let end = self.write_removal(key, hash, &removed, now_ms, None, promise);
             return Ok(ForgetStep::Written(Forgotten::Removed, end));
@@ -412,7 +431,9 @@ impl Engine {
         };
         let mut stripe = self.index.lock(hash);
         check_open(&stripe).map_err(ClaimError::from)?;
-        if stripe.live(hash, key).is_some() || stripe.candidates(hash) != candidates {
+        if (stripe.live(hash, key).is_some() || stripe.candidates(hash) != candidates)
+            && !mutation("found_and_not_looked_at_again")
+        {
             return Ok(ForgetStep::Again);
         }
         let mut live = Live::claiming(hash, key.clone(), removed.fingerprint, now_ms);

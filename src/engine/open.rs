@@ -7,10 +7,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::{self, ThreadId};
 use std::time::Instant;
-
-use parking_lot::{Condvar, Mutex};
 
 use crate::clock::StoreTime;
 use crate::engine::Engine;
@@ -31,7 +28,8 @@ use crate::mem::ForkMark;
 use crate::open_error::OpenError;
 use crate::options::{Durability, Recovery, Settings};
 use crate::stats::Counters;
-use crate::sync::{self, AtomicU64, AtomicUsize};
+use crate::sync::thread::{self, ThreadId};
+use crate::sync::{self, AtomicU64, AtomicUsize, Condvar, Mutex, mutation};
 use crate::timer::{self, Timer};
 
 /// How far ahead a restored copy's epochs begin: the original may have been opened this often since.
@@ -180,7 +178,9 @@ impl Drop for Closing<'_> {
         let mut held = self.0.lock.lock();
         drop(held.lock.take());
         held.stage = Stage::Closed;
-        self.0.closed.notify_all();
+        if !mutation("end_of_close_not_told") {
+            self.0.closed.notify_all();
+        }
     }
 }
 
@@ -306,11 +306,11 @@ impl Engine {
         }
         let closing = Closing(self);
         for stripe in self.index.stripes() {
-            stripe.lock().closed = true;
+            stripe.lock().closed = !mutation("claims_go_on_after_a_close");
         }
         for stripe in self.index.stripes() {
             let mut round = 0;
-            while stripe.lock().is_changing() {
+            while stripe.lock().is_changing() && !mutation("closed_while_changing") {
                 round += 1;
                 sync::relax(round);
             }
@@ -324,8 +324,10 @@ impl Engine {
                     })
                     .collect()
             };
-            for list in waiters {
-                list.wake();
+            if !mutation("close_wakes_nobody") {
+                for list in waiters {
+                    list.wake();
+                }
             }
         }
         self.timer.stop();
@@ -354,6 +356,7 @@ impl Engine {
                 Stage::Closing(thread) if thread == this_thread || timer::is_own_thread() => {
                     return false;
                 }
+                Stage::Closing(_) if mutation("second_close_does_not_wait") => return false,
                 Stage::Closing(_) => self.closed.wait(&mut held),
                 Stage::Closed => return false,
             }
@@ -371,6 +374,9 @@ impl Drop for Engine {
         if self.is_forked() {
             // The threads and the state of the locks belong to the parent: leave them alone.
             std::mem::forget(Arc::clone(&self.log));
+            return;
+        }
+        if mutation("dropped_store_left_open") {
             return;
         }
         if let Err(error) = self.close() {

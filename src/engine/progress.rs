@@ -12,6 +12,7 @@ use crate::index::live::WHILE_ALIVE;
 use crate::key::Key;
 use crate::limits::CHECKPOINT_BYTES_MAX;
 use crate::log::record::{Contents, Kind};
+use crate::sync::mutation;
 use crate::ticket::ResumeError;
 
 /// What a ticket says.
@@ -150,21 +151,26 @@ impl Engine {
                 check_open(&stripe).map_err(ClaimError::from)?;
                 match stripe.live(hash, &request.key) {
                     Some(live) if live.phase == Phase::Changing => Step::Settle,
-                    Some(live) if live.token != ticket.token && live.ticket != ticket.token => {
+                    Some(live)
+                        if live.token != ticket.token
+                            && live.ticket != ticket.token
+                            && !mutation("overtaken_ticket_accepted") =>
+                    {
                         return Err(ResumeError::LeaseLost {
                             new_attempt: Some(live.attempt),
                         });
                     }
                     Some(live) => {
                         let held = live.is_held(self.time.monotonic_ms());
-                        let handover = match live.phase {
-                            Phase::Detached if held && live.token == ticket.token => {
-                                Some(Handover::SameAttempt {
-                                    ticket: ticket.token,
-                                })
-                            }
-                            _ if held => None,
-                            _ => Some(Handover::NewAttempt {
+                        let is_unused = (live.phase == Phase::Detached
+                            && live.token == ticket.token)
+                            || mutation("used_ticket_accepted");
+                        let handover = match held {
+                            true if is_unused => Some(Handover::SameAttempt {
+                                ticket: ticket.token,
+                            }),
+                            true => None,
+                            false => Some(Handover::NewAttempt {
                                 ticket: ticket.token,
                             }),
                         };

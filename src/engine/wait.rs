@@ -18,7 +18,7 @@ use crate::fingerprint::{Comparison, Fingerprint};
 use crate::index::Phase;
 use crate::index::live::{Awaits, WHILE_ALIVE};
 use crate::key::Key;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, mutation};
 use crate::timer::Alarm;
 
 impl Engine {
@@ -135,8 +135,15 @@ impl Wait {
             }
             self.count()?;
         }
-        _replaced = live.register(self.id, context.waker(), Awaits::Owner);
         self.look_at_ms = live.lease_end_ms;
+        if mutation("waiter_looks_then_registers") {
+            drop(stripe);
+            if let Some(live) = engine.index.lock(self.hash).live(self.hash, &self.key) {
+                drop(live.register(self.id, context.waker(), Awaits::Owner));
+            }
+            return Poll::Pending;
+        }
+        _replaced = live.register(self.id, context.waker(), Awaits::Owner);
         Poll::Pending
     }
 
@@ -151,7 +158,13 @@ impl Wait {
             return Ok(());
         }
         let limit = self.engine.settings.waiters_max;
-        if self.engine.waiters.fetch_add(1, Ordering::Relaxed) >= limit {
+        if mutation("waiters_counted_in_two_steps") {
+            let waiting = self.engine.waiters.load(Ordering::Relaxed);
+            if waiting >= limit {
+                return Err(ClaimError::TooManyWaiters { limit });
+            }
+            self.engine.waiters.store(waiting + 1, Ordering::Relaxed);
+        } else if self.engine.waiters.fetch_add(1, Ordering::Relaxed) >= limit {
             self.engine.waiters.fetch_sub(1, Ordering::Relaxed);
             return Err(ClaimError::TooManyWaiters { limit });
         }
@@ -181,7 +194,7 @@ impl Drop for Wait {
             return;
         }
         self.engine.cancel_waiter(self.hash, &self.key, self.id);
-        if self.counted {
+        if self.counted && !mutation("dropped_waiter_counted") {
             self.engine.waiters.fetch_sub(1, Ordering::Relaxed);
         }
     }

@@ -6,7 +6,7 @@ use crate::fingerprint::Fingerprint;
 use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::log::append::Appended;
-use crate::sync;
+use crate::sync::{self, mutation};
 
 /// Who has the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,14 +144,18 @@ impl Live {
     /// [`register`](Self::register).
     #[must_use]
     pub(crate) fn cancel(&mut self, id: u64) -> Option<Waker> {
-        let at = self.waiters.iter().position(|waiter| waiter.id == id)?;
+        if mutation("dropped_waiter_left") {
+            return None;
+        }
+        let own = |waiter: &Waiter| waiter.id == id || mutation("dropped_waiter_takes_another");
+        let at = self.waiters.iter().position(own)?;
         Some(self.waiters.remove(at).waker)
     }
 
     /// Those to be woken, after the lock is gone, because a transition has ended; if the key
     /// `changed_hands`, all of them. They keep their places until they look.
     pub(crate) fn wakers(&self, changed_hands: bool) -> Waiters {
-        if self.waiters.is_empty() {
+        if self.waiters.is_empty() || (!changed_hands && mutation("settling_wakes_nobody")) {
             return Waiters::default();
         }
         let woken = self

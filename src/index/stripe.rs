@@ -7,7 +7,7 @@ use crate::index::live::{Live, Phase};
 use crate::index::slot::{self, Slot};
 use crate::key::Key;
 use crate::log::word::mix;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, mutation};
 
 /// All stripes.
 #[derive(Debug)]
@@ -96,7 +96,12 @@ impl Stripe {
     /// Adds the slot of a key that has none.
     pub(crate) fn insert_completed(&mut self, slot: Slot) {
         self.completed
-            .insert_unique(slot.table_hash(), slot, |slot| slot.table_hash());
+            .insert_unique(slot.table_hash(), slot, |slot| {
+                if mutation("grown_by_another_hash") {
+                    return mix(slot.table_hash());
+                }
+                slot.table_hash()
+            });
     }
 
     /// Removes exactly this slot; `false` when it is not there.

@@ -114,7 +114,9 @@ impl Appender {
                             continue;
                         }
                         self.space.give_back(paid - unpromised);
-                        paid = 0;
+                        if !mutation("rest_paid_for_and_given_back") {
+                            paid = 0;
+                        }
                         if !mutation("padding_not_settled") {
                             self.space
                                 .give_back(self.space.slop().saturating_sub(remainder));
@@ -149,13 +151,16 @@ impl Appender {
     pub(crate) fn retire_durable(&self, watermark: u64) {
         let mut roll = self.roll.lock();
         while roll.chain.len() > 1
-            && roll
-                .chain
-                .front()
-                .is_some_and(|segment| segment.end() <= watermark)
+            && roll.chain.front().is_some_and(|segment| {
+                segment.end() <= watermark || mutation("closed_before_durable")
+            })
         {
             if let Some(durable) = roll.chain.pop_front() {
                 durable.close_file();
+                #[cfg(oncekey_loom)]
+                if mutation("unmapped_when_durable") {
+                    durable.unmap();
+                }
             }
         }
     }

@@ -476,7 +476,11 @@ impl Drop for Durable<'_> {
             let gone = waiting.remove(id);
             // It may have been the one told to lead next.
             let flusher = match waiting.waiters.iter().map(|waiter| waiter.target).max() {
-                Some(target) if !waiting.leading && waiting.poison.is_none() => {
+                Some(target)
+                    if !waiting.leading
+                        && waiting.poison.is_none()
+                        && !mutation("dropped_wait_hands_nothing_on") =>
+                {
                     waiting.request(target)
                 }
                 _ => None,

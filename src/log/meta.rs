@@ -297,6 +297,13 @@ fn damage(fault: PageFault) -> Damage {
     }
 }
 
+/// The watermark in a slot that is being written, for models.
+#[cfg(all(test, oncekey_loom))]
+pub(crate) fn watermark_in(slot: &[u8]) -> u64 {
+    let (_, meta) = Meta::decode(slot).expect("a whole slot");
+    meta.watermark
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

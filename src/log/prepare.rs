@@ -13,13 +13,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-
 use crate::fs::Storage;
 use crate::log::append::Appender;
 use crate::log::header::Header;
 use crate::log::segment::{FIRST_RECORD, Segment};
-use crate::sync;
+use crate::sync::{self, Condvar, Mutex, mutation};
 
 /// Coordinates the preparing thread with those who wait for room.
 #[derive(Debug, Default)]
@@ -75,6 +73,9 @@ impl Preparer {
             state.stopped = true;
             std::mem::take(&mut state.waiters)
         };
+        if mutation("stop_wakes_nobody") {
+            return;
+        }
         self.wake.notify_all();
         waiters.into_iter().for_each(sync::wake);
     }
@@ -117,6 +118,9 @@ impl Preparer {
             state.failure = outcome.err().map(Arc::new);
             std::mem::take(&mut state.waiters)
         };
+        if mutation("prepared_wakes_nobody") {
+            return;
+        }
         waiters.into_iter().for_each(sync::wake);
     }
 
@@ -156,6 +160,7 @@ impl Future for Room<'_> {
         if this
             .awaited
             .is_some_and(|awaited| state.finished >= awaited)
+            || mutation("failure_of_an_earlier_try")
         {
             if let Some(failure) = &state.failure {
                 return Poll::Ready(Err(NoRoom::Failed(Arc::clone(failure))));
@@ -163,7 +168,7 @@ impl Future for Room<'_> {
             this.awaited = None;
         }
         this.awaited.get_or_insert(state.started + 1);
-        state.demand = true;
+        state.demand = !mutation("demand_not_noted");
         if !state
             .waiters
             .iter()
@@ -172,7 +177,9 @@ impl Future for Room<'_> {
             state.waiters.push(context.waker().clone());
         }
         drop(state);
-        this.preparer.wake.notify_one();
+        if !mutation("preparer_not_woken") {
+            this.preparer.wake.notify_one();
+        }
         Poll::Pending
     }
 }

@@ -124,6 +124,12 @@ impl Segment {
         *self.file.lock() = None;
     }
 
+    /// For the fault of giving up a map that is read.
+    #[cfg(oncekey_loom)]
+    pub(crate) fn unmap(&self) {
+        self.memory.unmap();
+    }
+
     /// Words that records may fill.
     #[inline]
     pub(crate) fn words(&self) -> u64 {

@@ -2,10 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use crate::block::block_on;
 use crate::clock::StoreTime;
@@ -20,6 +17,8 @@ use crate::log::record::{COVERED_FROM, CRC_OFFSET, Contents, HEAD_BYTES, checksu
 use crate::log::repair;
 use crate::log::segment::{FIRST_RECORD, HEADER_BYTES, Segment};
 use crate::log::table::Segments;
+use crate::sync::thread::JoinHandle;
+use crate::sync::{Mutex, mutation};
 use crate::timer::{self, join};
 
 /// How often an idle store looks whether its clock must be written down.
@@ -279,10 +278,19 @@ impl Log {
             if !is_empty && let Some(file) = active.open_file() {
                 // What lies behind the chain is zero, and no response stands there.
                 let used_bytes = (tail - active.base) * 8;
-                file.set_len(used_bytes.next_multiple_of(HEADER_BYTES as u64))?;
+                let page_bytes = HEADER_BYTES as u64;
+                file.set_len(if mutation("cut_into_the_records") {
+                    used_bytes / page_bytes * page_bytes
+                } else {
+                    used_bytes.next_multiple_of(page_bytes)
+                })?;
                 file.sync_data()?;
             }
             active.close_file();
+            #[cfg(oncekey_loom)]
+            if mutation("unmapped_at_close") {
+                active.unmap();
+            }
         }
         shared.storage.sync_directory()?;
         shared.plan.lock().meta.update(|meta| {
@@ -322,7 +330,12 @@ impl Shared {
             self.plan
                 .lock()
                 .prepare(self.storage.as_ref(), &self.segments, watermark, now_ms)?;
-        self.appender.offer(segment);
+        self.appender.offer(Arc::clone(&segment));
+        if mutation("offered_before_it_is_in_the_table") {
+            // The table is hidden from loom: this is where others get in between.
+            self.appender.ready();
+            self.segments.insert(&segment);
+        }
         Ok(())
     }
 
@@ -333,6 +346,11 @@ impl Shared {
         let now_ms = self.time.now_ms();
         let watermark = self.commit.watermark();
         let mut plan = self.plan.lock();
+        let watermark = if mutation("tail_written_down") {
+            self.appender.tail()
+        } else {
+            watermark
+        };
         let known = plan.meta.meta();
         let is_due = now_ms.saturating_sub(known.high_water_ms) >= CLOCK_EVERY_MS;
         if known.watermark >= watermark && !is_due {
@@ -387,7 +405,9 @@ impl Plan {
             number,
             self.zeroing,
         )?);
-        segments.insert(&segment);
+        if !mutation("offered_before_it_is_in_the_table") {
+            segments.insert(&segment);
+        }
         self.previous = (segment.base, segment.end());
         self.next_base = segment.end();
         Ok(segment)
@@ -437,16 +457,30 @@ impl Log {
         promised_words: u64,
         time: &Arc<StoreTime>,
     ) -> Self {
-        use crate::log::loom_tests::{BASE, Void};
+        use crate::log::loom_tests::Void;
+
+        Self::modelled_on(Arc::new(Void), segments, (64, promised_words), time, 0)
+    }
+
+    /// The same on a storage, which gives room for so many words in each segment that is prepared.
+    pub(crate) fn modelled_on(
+        storage: Arc<dyn Storage>,
+        segments: Vec<Arc<Segment>>,
+        (slop, promised_words): (u64, u64),
+        time: &Arc<StoreTime>,
+        room: u64,
+    ) -> Self {
+        use crate::log::loom_tests::BASE;
         use crate::log::meta::Meta;
 
         let table = Segments::new();
         for segment in &segments {
             table.insert(segment);
         }
+        let end = segments.last().map_or(BASE, |segment| segment.end());
         let mut segments = segments.into_iter();
         let first = segments.next().expect("at least one segment");
-        let appender = Appender::new(first, 64, BASE);
+        let appender = Appender::new(first, slop, BASE);
         appender.space().give_back(promised_words);
         segments.for_each(|segment| appender.offer(segment));
         let meta = Meta {
@@ -460,10 +494,10 @@ impl Log {
             created_ms: 0,
         };
         let plan = Plan {
-            meta: MetaFile::create(&Void, meta).expect("nothing fails"),
-            next_base: BASE,
+            meta: MetaFile::create(&*storage, meta).expect("nothing fails"),
+            next_base: end,
             previous: (0, 0),
-            segment_bytes: 0,
+            segment_bytes: (FIRST_RECORD + room) * 8,
             zeroing: Zeroing::Ahead,
         };
         let shared = Arc::new(Shared {
@@ -471,10 +505,10 @@ impl Log {
             commit: Commit::new(BASE),
             preparer: Preparer::default(),
             segments: table,
-            storage: Arc::new(Void),
+            storage,
             time: Arc::clone(time),
             plan: Mutex::new(plan),
-            prepared_segments: 0,
+            prepared_segments: 1,
         });
         Self {
             shared,
@@ -485,5 +519,20 @@ impl Log {
     /// Serves futures on this thread until the log is closed.
     pub(crate) fn flush(&self) {
         flush_loop(&self.shared);
+    }
+
+    /// Prepares segments on this thread, where somebody waits for room, until the log is closed.
+    pub(crate) fn prepare(&self) {
+        prepare_loop(&self.shared);
+    }
+
+    /// What the preparing thread does while nothing is asked of it.
+    pub(crate) fn persist_progress(&self) {
+        self.shared.persist_progress();
+    }
+
+    /// Ends those two.
+    pub(crate) fn stop(&self) {
+        self.stop_threads();
     }
 }

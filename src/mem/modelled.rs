@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use super::{WORD, for_each_word};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// A range of words, shared between the threads of a model.
 #[derive(Debug)]
@@ -19,6 +19,10 @@ pub(crate) struct Memory {
     left_out: usize,
     words: usize,
     copies: Copies,
+    /// Given back: whoever reads it now dies of a segmentation fault.
+    unmapped: AtomicBool,
+    /// Length of the file in words: whoever reads behind it dies of a bus error.
+    file_words: Arc<AtomicUsize>,
 }
 
 impl Memory {
@@ -34,6 +38,8 @@ impl Memory {
             left_out,
             words,
             copies: Copies::default(),
+            unmapped: AtomicBool::new(false),
+            file_words: Arc::new(AtomicUsize::new(words)),
         }
     }
 
@@ -83,6 +89,7 @@ impl Memory {
             "{len} bytes at {byte_offset} of {}",
             self.words * WORD
         );
+        self.check_mapped((byte_offset + len).div_ceil(WORD));
         let first = byte_offset / WORD;
         let mut copy: Vec<u8> = (first..(byte_offset + len).div_ceil(WORD))
             .flat_map(|index| self.word(index).load(Ordering::Relaxed).to_le_bytes())
@@ -104,7 +111,28 @@ impl Memory {
             left_out: self.left_out,
             words,
             copies: Copies::default(),
+            unmapped: AtomicBool::new(false),
+            file_words: Arc::clone(&self.file_words),
         }
+    }
+
+    /// Gives the memory back as far as this handle goes.
+    pub(crate) fn unmap(&self) {
+        self.unmapped.store(true, Ordering::Release);
+    }
+
+    /// Cuts the file that is mapped, for all handles.
+    pub(crate) fn cut(&self, file_words: usize) {
+        self.file_words.store(file_words, Ordering::Release);
+    }
+
+    fn check_mapped(&self, words: usize) {
+        assert!(!self.unmapped.load(Ordering::Acquire), "segmentation fault");
+        let file_words = self.file_words.load(Ordering::Acquire);
+        assert!(
+            words <= file_words,
+            "bus error at {words} of {file_words} words"
+        );
     }
 
     /// Whether other handles to the same memory live.
@@ -138,16 +166,23 @@ mod loom_tests {
     use loom::thread;
 
     use super::*;
+    use crate::sync::{explore, mutation};
 
     /// What `copy_in` and `bytes` rest on: a releasing store publishes the range before it.
     #[test]
     fn a_published_range_is_seen_whole() {
-        loom::model(|| {
+        explore(3, || {
             let memory = Memory::heap(3);
             let shared = memory.share(3);
             let writer = thread::spawn(move || {
                 shared.copy_in(8, b"twelve bytes");
-                shared.word(0).store(1, Ordering::Release);
+                let is_faulty = mutation("published_without_release");
+                let ordering = if is_faulty {
+                    Ordering::Relaxed
+                } else {
+                    Ordering::Release
+                };
+                shared.word(0).store(1, ordering);
             });
             if memory.word(0).load(Ordering::Acquire) == 1 {
                 assert_eq!(memory.bytes(8, 12), b"twelve bytes");

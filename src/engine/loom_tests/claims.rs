@@ -2,10 +2,6 @@
 
 use super::*;
 
-fn is_granted(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Started(_) | Outcome::Interrupted(_))
-}
-
 #[test]
 fn two_claims_have_one_owner() {
     explore(3, || {
@@ -58,13 +54,8 @@ fn two_takeovers_have_one_owner() {
 fn a_late_owner_completes_or_is_overtaken() {
     explore(3, || {
         let store = Store::new(3);
-        let mut request = store.request(BUFFERED);
-        request.options.lease_ms = 5;
-        let claimed = block_on(store.engine.claim(&request)).expect("nothing fails");
-        let Outcome::Started(grant) = claimed else {
-            panic!("{claimed:?}")
-        };
-        store.clock.0.store(5, Ordering::Relaxed);
+        let grant = store.start_leased();
+        store.let_the_lease_end();
         let late = spawn(&store, move |store| store.complete(&grant, b"a"));
         let outcome = store.claim();
         match (late.join().expect("answered"), outcome) {
@@ -121,26 +112,67 @@ fn a_claim_that_was_dropped_is_released() {
     });
 }
 
-/// Closing lets transitions under way end, makes them durable, and refuses all others.
+/// A thread that panics in the middle of a transition takes nobody with it: the key is interrupted.
 #[test]
-fn a_close_waits_for_transitions_under_way() {
-    explore(2, || {
-        let store = Store::new(2);
-        let claimant = spawn(&store, |store| {
-            block_on(store.engine.claim(&store.request(BUFFERED)))
+fn a_transition_that_panics_leaves_the_key_interrupted() {
+    explore(3, || {
+        let store = Store::new(3);
+        let grant = store.start();
+        let panicking = spawn(&store, move |store| {
+            let marked = store
+                .engine
+                .mark_changing(&grant, |_| Ok::<_, std::convert::Infallible>(()));
+            marked
+                .expect("still held")
+                .unwrap_or_else(|never| match never {});
+            drop(store.engine.change(grant.hash, &grant.key));
         });
-        store.engine.close().expect("nothing fails");
-        let durable = store.platter.durable_up_to();
-        match claimant.join().expect("answered") {
-            Ok(Outcome::Started(grant)) => {
-                assert_eq!(durable, grant.token + RECORD_WORDS);
-                assert!(matches!(
-                    store.complete(&grant, b"a"),
-                    Err(WriteError::Unavailable(Unavailable::Closed))
-                ));
-            }
-            Err(ClaimError::Unavailable(Unavailable::Closed)) => {}
-            other => panic!("{other:?}"),
+        assert_eq!(store.run(b"b"), Ran::Reconciled(2));
+        panicking.join().expect("dropped");
+        store.check_quiet(0);
+    });
+}
+
+/// A result whose time is over is replaced by one of two who come for it, and the other one learns
+/// of the new one, however late it looks.
+#[test]
+fn an_expired_result_is_replaced_once() {
+    explore(3, || {
+        let store = Store::new(4);
+        store.store(&store.key, b"0");
+        store.clock.0.store(2_000_000, Ordering::Relaxed);
+        let other = spawn(&store, |store| store.run(b"a"));
+        let own = store.run(b"b");
+        match (own, other.join().expect("answered")) {
+            (Ran::Executed, Ran::Replayed(answer)) => assert_eq!(answer, b"b"),
+            (Ran::Replayed(answer), Ran::Executed) => assert_eq!(answer, b"a"),
+            both => panic!("{both:?}"),
         }
+        store.check_quiet(0);
+    });
+}
+
+/// The limit on pending keys holds over all stripes.
+#[test]
+fn no_more_keys_are_pending_than_allowed() {
+    explore(3, || {
+        let store = Store::with(&[4], Options::new().stripes(2).max_pending(1));
+        let keys = keys_of_two_stripes(&store);
+        let claim = |store: &Store, key: &Key| {
+            block_on(store.engine.claim(&store.request_for(key, BUFFERED)))
+        };
+        let [first, second] = keys;
+        let other = spawn(&store, move |store| claim(store, &first));
+        let answers = [claim(&store, &second), other.join().expect("answered")];
+        let started = answers.iter().filter(|answer| answer.is_ok()).count();
+        // Both may be counted for a moment, and neither be let in.
+        assert!(started <= 1, "{answers:?}");
+        for answer in &answers {
+            assert!(matches!(
+                answer,
+                Ok(Outcome::Started(_)) | Err(ClaimError::TooManyPending { limit: 1 })
+            ));
+        }
+        store.check_quiet(started);
     });
 }

@@ -2,7 +2,13 @@
 //! and a segment of a few records. Only opening, the two threads of the log and the files are left
 //! out.
 
+mod blocking;
 mod claims;
+mod closing;
+mod growth;
+mod readers;
+mod removals;
+mod tickets;
 mod waits;
 
 use std::borrow::Cow;
@@ -12,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
 use super::finish::Refusal;
-use super::{Engine, Finish, Grant, Level, Outcome, Request, Wait};
+use super::{Engine, Finish, Grant, Level, Outcome, Request, Stored, Wait};
 use crate::block::block_on;
 use crate::clock::{Clock, StoreTime};
 use crate::engine::identity::{DOWNSTREAM, HashSecret, INDEX};
@@ -39,7 +45,8 @@ const NOW_MS: u64 = 1_000;
 struct Store {
     engine: Arc<Engine>,
     clock: Arc<Stopped>,
-    platter: Arc<Platter>,
+    /// Of the segments, in order.
+    platters: Vec<Arc<Platter>>,
     key: Key,
 }
 
@@ -60,14 +67,19 @@ impl Clock for Stopped {
 impl Store {
     /// With room for so many records.
     fn new(records: u64) -> Arc<Self> {
+        Self::with(&[records], Options::new().stripes(1))
+    }
+
+    /// With room for so many records in each segment.
+    fn with(records: &[u64], options: Options) -> Arc<Self> {
         let clock = Arc::new(Stopped::default());
-        let options = Options::new().stripes(1);
         let settings = options
             .clock(Arc::clone(&clock) as Arc<dyn Clock>)
             .validate()
             .expect("good options");
         let time = Arc::new(StoreTime::start(Arc::clone(&settings.clock), 0));
-        let (segments, mut platters) = segments(&[records * RECORD_WORDS]);
+        let rooms: Vec<u64> = records.iter().map(|room| room * RECORD_WORDS).collect();
+        let (segments, platters) = segments(&rooms);
         let secret = [2; 32];
         let engine = Engine {
             index: Index::new(settings.stripes),
@@ -86,20 +98,24 @@ impl Store {
             counters: Counters::default(),
             report: RecoveryReport::default(),
             path: "modelled".into(),
-            lock: parking_lot::Mutex::new(super::open::Held::modelled()),
-            closed: parking_lot::Condvar::new(),
+            lock: sync::Mutex::new(super::open::Held::modelled()),
+            closed: sync::Condvar::new(),
         };
         Arc::new(Self {
             engine: Arc::new(engine),
             clock,
-            platter: platters.remove(0),
-            key: Key::new("", "", "k").expect("a good key"),
+            platters,
+            key: key("k"),
         })
     }
 
     fn request(&self, level: Level) -> Request<'_> {
+        self.request_for(&self.key, level)
+    }
+
+    fn request_for<'a>(&self, key: &'a Key, level: Level) -> Request<'a> {
         Request {
-            key: Cow::Borrowed(&self.key),
+            key: Cow::Borrowed(key),
             fingerprint: Fingerprint::none(),
             options: ResolvedClaim {
                 durability: level.durability,
@@ -112,8 +128,43 @@ impl Store {
     }
 
     fn claim(&self) -> Outcome {
-        let claimed = block_on(self.engine.claim(&self.request(BUFFERED)));
+        self.claim_key(&self.key)
+    }
+
+    fn claim_key(&self, key: &Key) -> Outcome {
+        let claimed = block_on(self.engine.claim(&self.request_for(key, BUFFERED)));
         claimed.expect("nothing fails")
+    }
+
+    /// Claims what nobody has, with a lease of 5 ms.
+    fn start_leased(&self) -> Grant {
+        let mut request = self.request(BUFFERED);
+        request.options.lease_ms = 5;
+        match block_on(self.engine.claim(&request)).expect("nothing fails") {
+            Outcome::Started(grant) => grant,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Lets those 5 ms pass.
+    fn let_the_lease_end(&self) {
+        self.clock.0.fetch_add(5, Ordering::Relaxed);
+    }
+
+    /// Claims and completes a key that nobody has.
+    fn store(&self, key: &Key, response: &[u8]) {
+        match self.claim_key(key) {
+            Outcome::Started(grant) => self.complete(&grant, response).expect("still held"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The response of a key that is completed.
+    fn replay(&self, key: &Key) -> Vec<u8> {
+        match self.claim_key(key) {
+            Outcome::Completed(stored) => response_of(&stored),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Claims what nobody has.
@@ -125,12 +176,7 @@ impl Store {
     }
 
     fn complete(&self, grant: &Grant, response: &[u8]) -> Result<(), WriteError> {
-        let finish = Finish::Complete {
-            response: Some(response),
-            principal: None,
-            retention_ms: 1_000_000,
-        };
-        let finished = block_on(self.engine.finish(grant, finish, BUFFERED));
+        let finished = block_on(self.engine.finish(grant, completion(response), BUFFERED));
         finished.map(drop).map_err(|refusal| refusal.error)
     }
 
@@ -161,28 +207,64 @@ impl Store {
                     return Ran::Reconciled(grant.attempt);
                 }
                 Outcome::InProgress(_) => self.wait(),
-                Outcome::Completed(stored) => {
-                    let response = stored.replay.response().expect("kept").to_vec();
-                    return Ran::Replayed(response);
-                }
+                Outcome::Completed(stored) => return Ran::Replayed(response_of(&stored)),
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    /// Position behind the last word of a segment.
+    fn segment_end(&self, number: u16) -> u64 {
+        let segment = self.engine.log.segments().load(number);
+        segment.as_ref().expect("it exists").end()
     }
 
     /// What must hold when nobody is in the middle of anything.
     fn check_quiet(&self, pending: usize) {
         assert_eq!(self.engine.waiting_count(), 0);
         assert_eq!(self.engine.pending_count(), pending);
+        let mut entries = 0;
         for stripe in self.engine.index.stripes() {
             let stripe = stripe.lock();
-            assert_eq!(stripe.live_entries().count(), pending);
+            entries += stripe.live_entries().count();
             for live in stripe.live_entries() {
                 assert_eq!(live.waiting(), 0, "a waiter was left behind");
                 assert_ne!(live.phase, Phase::Changing);
             }
         }
+        assert_eq!(entries, pending);
     }
+}
+
+/// A key of one byte.
+fn key(id: &str) -> Key {
+    Key::new("", "", id).expect("a good key")
+}
+
+fn completion(response: &[u8]) -> Finish<'_> {
+    Finish::Complete {
+        response: Some(response),
+        principal: None,
+        retention_ms: 1_000_000,
+    }
+}
+
+fn response_of(stored: &Stored) -> Vec<u8> {
+    stored.replay.response().expect("kept").to_vec()
+}
+
+/// One key in each of the two stripes.
+fn keys_of_two_stripes(store: &Store) -> [Key; 2] {
+    let in_stripe = |stripe| {
+        let mut keys = (b'a'..=b'z').map(|id| key(&char::from(id).to_string()));
+        let found = keys.find(|key| store.engine.hash(key) % 2 == stripe);
+        found.expect("one of many")
+    };
+    [in_stripe(0), in_stripe(1)]
+}
+
+fn is_granted(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Started(_) | Outcome::Interrupted(_))
 }
 
 /// How one who ran an operation fared.
@@ -196,6 +278,11 @@ enum Ran {
 
 const BUFFERED: Level = Level {
     durability: Durability::Buffered,
+    lead: Lead::Allowed,
+};
+
+const SYNC: Level = Level {
+    durability: Durability::Sync,
     lead: Lead::Allowed,
 };
 

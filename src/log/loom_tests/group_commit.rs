@@ -230,10 +230,19 @@ fn a_wait_dropped_when_told_to_lead_hands_on() {
             let [first] = log.append_all();
             let leader = spawn(&log, move |log| log.wait_well(first, Lead::Allowed));
             let [second, third] = log.append_all();
-            let future = spawn(&log, move |log| log.wait_well(third, Lead::Never));
-            log.begin_to_wait(second, Lead::Allowed);
+            let mut future = pin!(log.commit.durable(&log.appender, third.end, Lead::Never));
+            {
+                let told = log.commit.durable(&log.appender, second.end, Lead::Allowed);
+                let mut told = pin!(told);
+                block_on(poll_fn(|context| {
+                    let _either = told.as_mut().poll(context);
+                    let _either = future.as_mut().poll(context);
+                    Poll::Ready(())
+                }));
+            }
+            block_on(future).expect("no sync fails");
+            log.check(third);
             leader.join().expect("acknowledged");
-            future.join().expect("acknowledged");
         });
     });
 }

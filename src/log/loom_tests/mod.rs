@@ -4,8 +4,10 @@
 //! recovery and the leader of a sync do; what would survive a loss of power by asking its
 //! [`Platter`].
 
+mod descriptors;
 mod group_commit;
 mod poison;
+mod preparing;
 mod reservation;
 mod roll_over;
 
@@ -104,7 +106,7 @@ impl Platter {
     }
 
     /// Whether a whole record would survive a loss of power now.
-    fn holds(&self, appended: &Appended) -> bool {
+    pub(crate) fn holds(&self, appended: &Appended) -> bool {
         let words = appended.end - appended.sequence;
         let record = Decoded::Word {
             words,
@@ -166,7 +168,8 @@ impl StorageFile for Platter {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn set_len(&self, _len: u64) -> io::Result<()> {
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.live.cut((len / 8) as usize);
         Ok(())
     }
 
