@@ -5,10 +5,12 @@
 
 use std::cell::OnceCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Duration;
+
+use crate::sync::os::thread::{self, Thread};
+use crate::sync::os::{AtomicBool, thread_local};
 
 struct Parker {
     thread: Thread,

@@ -7,12 +7,11 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex};
+use std::time::Duration;
 
 use crate::sync;
+use crate::sync::os::thread::{self, JoinHandle};
+use crate::sync::os::{Condvar, Instant, Mutex, MutexGuard, thread_local};
 
 /// Wakes wakers later.
 #[derive(Debug, Default)]
@@ -108,12 +107,10 @@ pub(crate) fn spawn(
     name: &str,
     body: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(move || {
-            IS_OWN.set(true);
-            body();
-        })
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
+        IS_OWN.with(|is_own| is_own.set(true));
+        body();
+    })
 }
 
 /// Whether this is a thread of a store, which wakes wakers and must not wait for another of them.
@@ -124,7 +121,7 @@ pub(crate) fn is_own_thread() -> bool {
 /// Waits for a thread of the store to end, unless it is this one: a waker that we call may drop the
 /// last handle of the store.
 pub(crate) fn join(thread: JoinHandle<()>) {
-    if thread.thread().id() == std::thread::current().id() {
+    if thread.thread().id() == thread::current().id() {
         return;
     }
     let name = thread.thread().name().unwrap_or_default().to_owned();
@@ -141,7 +138,7 @@ fn run(shared: &Shared) {
         match next {
             Some(key) if key.0 <= now => {
                 if let Some(waker) = state.alarms.remove(&key) {
-                    parking_lot::MutexGuard::unlocked(&mut state, || sync::wake(waker));
+                    MutexGuard::unlocked(&mut state, || sync::wake(waker));
                 }
             }
             Some((due, _)) => {

@@ -20,8 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use parking_lot::Mutex;
-
+use crate::sync::os::Mutex;
 use crate::sync::{AtomicI64, AtomicU64, Ordering};
 
 /// How often the wall clock is looked at, in ms of the monotonic one.

@@ -37,7 +37,7 @@ use crate::mem::ForkMark;
 use crate::options::{Durability, Settings};
 use crate::report::RecoveryReport;
 use crate::stats::Counters;
-use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicU64, AtomicUsize, Ordering, os};
 use crate::timer::Timer;
 
 pub(crate) use self::claim::{Grant, Outcome, Progress, Request, Unconfirmed};
@@ -66,8 +66,8 @@ pub(crate) struct Engine {
     pub(crate) counters: Counters,
     report: RecoveryReport,
     path: PathBuf,
-    lock: parking_lot::Mutex<open::Held>,
-    closed: parking_lot::Condvar,
+    lock: os::Mutex<open::Held>,
+    closed: os::Condvar,
 }
 
 /// How a call treats durability and waiting.

@@ -7,10 +7,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::{self, ThreadId};
 use std::time::Instant;
-
-use parking_lot::{Condvar, Mutex};
 
 use crate::clock::StoreTime;
 use crate::engine::Engine;
@@ -31,6 +28,8 @@ use crate::mem::ForkMark;
 use crate::open_error::OpenError;
 use crate::options::{Durability, Recovery, Settings};
 use crate::stats::Counters;
+use crate::sync::os::thread::{self, ThreadId};
+use crate::sync::os::{Condvar, Mutex};
 use crate::sync::{self, AtomicU64, AtomicUsize};
 use crate::timer::{self, Timer};
 

@@ -13,13 +13,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-
 use crate::fs::Storage;
 use crate::log::append::Appender;
 use crate::log::header::Header;
 use crate::log::segment::{FIRST_RECORD, Segment};
 use crate::sync;
+use crate::sync::os::{Condvar, Mutex};
 
 /// Coordinates the preparing thread with those who wait for room.
 #[derive(Debug, Default)]
