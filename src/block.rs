@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+#[cfg(not(oncekey_loom))]
+use crate::sync::os::thread_local;
 use crate::sync::thread::{self, Thread};
 use crate::sync::{self, AtomicBool, Ordering, mutation};
 

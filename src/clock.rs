@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::sync::Mutex;
+use crate::sync::{Mutex, os};
 
 pub(crate) use self::store_time::StoreTime;
 
@@ -147,16 +147,22 @@ impl ManualClock {
 
     /// Time passes: moves both clocks on, by whole milliseconds.
     pub fn advance(&self, by: Duration) {
-        let mut times = self.times.lock();
-        times.wall_ms = times.wall_ms.saturating_add(whole_ms(by));
-        times.monotonic_ms = times.monotonic_ms.saturating_add(whole_ms(by));
+        {
+            let mut times = self.times.lock();
+            times.wall_ms = times.wall_ms.saturating_add(whole_ms(by));
+            times.monotonic_ms = times.monotonic_ms.saturating_add(whole_ms(by));
+        }
+        os::time_passed(whole_ms(by));
     }
 
     /// Moves the monotonic clock on alone, by whole milliseconds, as if the wall clock were slow or
     /// had been set back.
     pub fn advance_monotonic(&self, by: Duration) {
-        let mut times = self.times.lock();
-        times.monotonic_ms = times.monotonic_ms.saturating_add(whole_ms(by));
+        {
+            let mut times = self.times.lock();
+            times.monotonic_ms = times.monotonic_ms.saturating_add(whole_ms(by));
+        }
+        os::time_passed(whole_ms(by));
     }
 
     /// Sets the wall clock, in either direction, without time passing.
@@ -187,7 +193,7 @@ impl Clock for ManualClock {
     /// At most a millisecond: the next advance may come at any moment.
     fn real_time_until(&self, monotonic_ms: u64) -> Duration {
         let left_ms = monotonic_ms.saturating_sub(self.monotonic_ms());
-        Duration::from_millis(left_ms.min(1))
+        Duration::from_millis(left_ms.min(os::MANUAL_SLEEP_MS_MAX))
     }
 }
 

@@ -6,16 +6,39 @@
 //! Only the surface that this crate uses is offered, in `parking_lot`'s shape: `lock` returns a
 //! guard, and no lock is ever poisoned.
 //!
+//! `RUSTFLAGS="--cfg oncekey_shuttle"` runs the whole store under shuttle instead, in random schedules:
+//! then what [`os`] offers is shuttle's as well. See `tests/shuttle.rs` and `.ci/shuttle`.
+//!
 //! The models stand in modules called `loom_tests`, beside what they model. That they would notice
 //! a fault is shown by putting one in: [`mutation`] names the places. `.ci/loom` runs all of it.
 
-#[cfg(not(oncekey_loom))]
+#[cfg(not(any(oncekey_loom, oncekey_shuttle)))]
 pub(crate) use self::real::*;
 
 #[cfg(oncekey_loom)]
 pub(crate) use self::modelled::*;
 
-#[cfg(not(oncekey_loom))]
+#[cfg(oncekey_shuttle)]
+mod shuttled;
+#[cfg(oncekey_shuttle)]
+pub(crate) use self::shuttled::*;
+
+/// What the system gives: threads and their blocking, time, chance. Real in loom's models too, which
+/// have none of it.
+#[cfg(not(oncekey_shuttle))]
+pub(crate) mod os {
+    pub(crate) use getrandom::fill as fill_random;
+    pub(crate) use std::time::Instant;
+    pub(crate) use std::{thread, thread_local};
+
+    /// How long a thread sleeps at most where somebody sets the clock by hand.
+    pub(crate) const MANUAL_SLEEP_MS_MAX: u64 = 1;
+
+    /// A clock was moved by hand: whoever sleeps for it looks every millisecond anyway.
+    pub(crate) fn time_passed(_ms: u64) {}
+}
+
+#[cfg(not(any(oncekey_loom, oncekey_shuttle)))]
 mod real {
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
     pub(crate) use std::sync::Arc;

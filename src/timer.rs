@@ -7,8 +7,11 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::sync::os::Instant;
+#[cfg(not(oncekey_loom))]
+use crate::sync::os::thread_local;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{self, Condvar, Mutex, MutexGuard, mutation};
 

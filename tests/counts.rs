@@ -117,6 +117,26 @@ fn looks_of_a_waiter_that_nobody_sees_are_not_counted() {
     }
 }
 
+/// A takeover whose caller went away before it was told leaves the key interrupted, and as nobody
+/// had the guard, nobody abandoned it.
+#[test]
+fn a_takeover_that_nobody_saw_is_not_counted_as_abandoned() {
+    let (_directory, store) = Mode {
+        durability: Durability::Sync,
+        style: Style::Async,
+    }
+    .store();
+    let key = key("k-1");
+    drop(started(store.claim(&key, request()).expect("a claim")));
+    assert_eq!(store.stats().abandoned, 1);
+    // A future does not sync, so at its first poll it has written and was not told yet.
+    let unseen = Polled::new(store.claim_async(&key, request())).pending();
+    drop(unseen);
+    let stats = store.stats();
+    assert_eq!((stats.claims_started, stats.claims_taken_over), (1, 0));
+    assert_eq!((stats.interrupted_keys, stats.abandoned), (1, 1));
+}
+
 #[test]
 fn keys_are_counted_by_their_state() {
     for mode in modes() {

@@ -565,7 +565,7 @@ impl Drop for Unconfirmed<'_> {
             }
             // What an earlier attempt, or this one before its ticket, did is still unknown.
             Some(Outcome::Started(grant) | Outcome::Interrupted(grant)) => {
-                self.engine.abandon(&grant);
+                self.engine.abandon_unseen(&grant);
             }
             _ => {}
         }

@@ -17,6 +17,7 @@ use crate::corruption::Damage;
 use crate::fs::{Storage, StorageFile};
 use crate::log::header::{PAGE_BYTES, PageFault, PageReader, PageWriter};
 use crate::log::position;
+use crate::sync::os::fill_random;
 
 /// Name of the file.
 pub(crate) const META: &str = "META";
@@ -93,7 +94,7 @@ impl Meta {
         let mut store_id = [0; 16];
         let mut secret = [0; 32];
         for bytes in [&mut store_id[..], &mut secret[..]] {
-            getrandom::fill(bytes).map_err(|error| io::Error::other(error.to_string()))?;
+            fill_random(bytes).map_err(|error| io::Error::other(error.to_string()))?;
         }
         Ok(Self {
             store_id: u128::from_le_bytes(store_id),

@@ -18,7 +18,6 @@
 //! The caller holds the directory's lock. An I/O error is an error, never the end of the log.
 
 use std::io;
-use std::thread;
 use std::time::Instant;
 
 use crate::corruption::{Corruption, Damage};
@@ -31,6 +30,7 @@ use crate::log::segment::{FIRST_RECORD, Segment};
 use crate::log::word::{Decoded, State};
 use crate::mem::Memory;
 use crate::report::RecoveryReport;
+use crate::sync::os::thread;
 use crate::sync::{Arc, AtomicUsize, Ordering};
 
 use self::files::{Files, SegmentFile};
