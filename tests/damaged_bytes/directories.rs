@@ -22,6 +22,7 @@ const LOCK: &str = "pid=4194303\nboot=00000000-0000-0000-0000-000000000000\nstar
 
 #[test]
 fn a_share_of_the_bytes_on_real_files() {
+    let _alone = alone();
     let stride = if is_long() { 211 } else { 997 };
     let mut table = Table::new("real files, a byte changed");
     for subject in [closed(), killed()] {
@@ -61,6 +62,7 @@ fn a_share_of_the_bytes_on_real_files() {
 
 #[test]
 fn whatever_stands_in_the_lock_a_store_opens_the_same() {
+    let _alone = alone();
     let subject = closed();
     let mut table = Table::new("real files, the lock's text changed");
     let texts = (0..LOCK.len()).map(|byte| {
@@ -92,6 +94,7 @@ fn whatever_stands_in_the_lock_a_store_opens_the_same() {
 /// A directory or a link in a file's place is named, and what the link leads to is left alone.
 #[test]
 fn files_that_are_no_files_are_refused_by_name() {
+    let _alone = alone();
     let subject = closed();
     for name in subject.files.keys() {
         for link in [false, true] {

@@ -17,7 +17,7 @@ use oncekey::{Claim, OpenError, Recovery, RecoveryReport, Store};
 use crate::answers::{Answer, answers};
 use crate::layout::{Files, Record};
 use crate::medium::{Medium, Opened};
-use crate::meters::{alone, panics, peak_of};
+use crate::meters::{panics, peak_of};
 use crate::stores::{Subject, new_key};
 use crate::support::{bytes, completed, owned, request, started};
 use crate::table::{Outcome, Table};
@@ -66,7 +66,6 @@ pub enum Effort {
 impl Case<'_> {
     /// Judges it and counts what came of it.
     pub fn judge(self, table: &mut Table) {
-        let _alone = alone();
         let before = panics();
         let outcome = catch_unwind(AssertUnwindSafe(|| self.run(table)));
         let panicked = panics() - before;

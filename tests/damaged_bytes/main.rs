@@ -22,6 +22,7 @@ mod splices;
 mod stores;
 mod table;
 
+use meters::alone;
 use stores::Subject;
 use table::{Outcome, Table};
 
@@ -55,11 +56,13 @@ fn nothing_is_torn(tables: &[Table]) {
 
 #[test]
 fn damage_to_a_closed_store() {
+    let _alone = alone();
     nothing_is_torn(&every_file(&stores::closed()));
 }
 
 #[test]
 fn damage_to_a_killed_store() {
+    let _alone = alone();
     let tables = every_file(&stores::killed());
     // What was written at the speed of memory may be a torn tail.
     assert!(tables[0].of(Outcome::Torn) > 500);
@@ -67,31 +70,37 @@ fn damage_to_a_killed_store() {
 
 #[test]
 fn damage_to_a_store_that_was_just_recovered() {
+    let _alone = alone();
     nothing_is_torn(&every_file(&stores::recovered()));
 }
 
 #[test]
 fn damage_to_a_store_that_was_poisoned_and_closed() {
+    let _alone = alone();
     every_file(&stores::poisoned());
 }
 
 #[test]
 fn damage_to_a_restored_store() {
+    let _alone = alone();
     nothing_is_torn(&every_file(&stores::restored()));
 }
 
 #[test]
 fn damage_to_a_store_of_full_segments() {
+    let _alone = alone();
     nothing_is_torn(&every_file(&stores::rolled_over()));
 }
 
 #[test]
 fn damage_to_a_salvaged_store() {
+    let _alone = alone();
     nothing_is_torn(&every_file(&stores::salvaged()));
 }
 
 #[test]
 fn segments_in_each_others_place() {
+    let _alone = alone();
     for subject in [stores::closed(), stores::killed(), stores::rolled_over()] {
         let mut table = Table::new(format!("{}, segments misplaced", subject.name));
         splices::misplaced(&subject, &mut table);
@@ -101,6 +110,7 @@ fn segments_in_each_others_place() {
 
 #[test]
 fn segments_of_another_store() {
+    let _alone = alone();
     let mut table = Table::new("files of another store");
     splices::foreign(&stores::closed(), &stores::closed(), &mut table);
     splices::foreign(&stores::killed(), &stores::rolled_over(), &mut table);
@@ -109,6 +119,7 @@ fn segments_of_another_store() {
 
 #[test]
 fn segments_of_another_life_of_the_store() {
+    let _alone = alone();
     let mut table = Table::new("a segment of another life");
     splices::another_life(&mut table);
     table.finish();
@@ -116,6 +127,7 @@ fn segments_of_another_life_of_the_store() {
 
 #[test]
 fn files_from_an_earlier_moment() {
+    let _alone = alone();
     let mut table = Table::new("files of an earlier moment");
     splices::from_earlier(&mut table);
     table.finish();
@@ -123,6 +135,7 @@ fn files_from_an_earlier_moment() {
 
 #[test]
 fn records_copied_within_a_segment() {
+    let _alone = alone();
     for subject in [stores::closed(), stores::killed()] {
         let mut table = Table::new(format!("{}, records copied", subject.name));
         splices::copied_records(&subject, &mut table);
@@ -132,6 +145,7 @@ fn records_copied_within_a_segment() {
 
 #[test]
 fn responses_that_hold_true_records() {
+    let _alone = alone();
     let mut table = Table::new("responses that hold records");
     splices::records_in_responses(&mut table);
     table.finish();

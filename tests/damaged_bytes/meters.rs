@@ -57,7 +57,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Keeps other cases out: what they allocate would count as this one's.
+/// Keeps other tests out: what they allocate, and where they panic, would count as this one's.
 pub fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }

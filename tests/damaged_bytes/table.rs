@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::meters::alone;
-
 /// What came of a damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
@@ -78,8 +76,6 @@ impl Table {
             self.peak.1 >> 10,
             self.peak.0 >> 10,
         );
-        // A panic here is not one of another test's cases.
-        let _alone = alone();
         assert!(self.cases() > 0, "{}: no cases", self.title);
         let some: Vec<_> = self.failures.iter().take(20).collect();
         assert!(
