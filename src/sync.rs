@@ -28,8 +28,10 @@ pub(crate) use self::shuttled::*;
 #[cfg(not(oncekey_shuttle))]
 pub(crate) mod os {
     pub(crate) use getrandom::fill as fill_random;
+    pub(crate) use std::thread;
+    #[cfg(not(oncekey_loom))]
+    pub(crate) use std::thread_local;
     pub(crate) use std::time::Instant;
-    pub(crate) use std::{thread, thread_local};
 
     /// How long a thread sleeps at most where somebody sets the clock by hand.
     pub(crate) const MANUAL_SLEEP_MS_MAX: u64 = 1;

@@ -273,8 +273,8 @@ impl Log {
         let is_empty = !active.is_placeholder() && tail <= active.base;
         // Each names the one before, so the newest goes first, durably: whatever a crash leaves in
         // between is a whole chain.
-        let unused = ready.iter().rev().chain(is_empty.then_some(&*active));
-        let names = unused.map(|segment| segment.name.as_str());
+        let names = ready.iter().rev().map(|segment| segment.name.as_str());
+        let names = names.chain(is_empty.then_some(active.name.as_str()));
         repair::remove_in_order(shared.storage.as_ref(), names)?;
         if !active.is_placeholder() {
             if !is_empty && let Some(file) = active.open_file() {

@@ -122,7 +122,6 @@ pub(crate) mod os {
 
     use super::scheduling_point;
 
-    pub(crate) use shuttle::sync::atomic::AtomicBool;
     pub(crate) use shuttle::thread_local;
 
     /// Whoever sleeps for a clock is woken when it is moved.

@@ -6,181 +6,10 @@
 //!   Absent ──claim──▶ Live { owned | detached | interrupted } ──complete──▶ Completed
 //! ```
 //!
-//! Times are ranges: a lease that was granted within a window ends within a window, and an answer
-//! that shows that it is over, or not, narrows the range. Where a call's outcome is unknown more
-//! than one state may follow.
+//! Where a call's outcome is unknown more than one state may follow.
 
 use crate::history::{Answer, Call, End, Operation, Seen, What, Window};
-
-/// A key, with what must be remembered beside its state.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Key {
-    pub state: State,
-    /// The highest token so far. None is given twice, not even after it was lost.
-    pub highest_token: u64,
-    /// Older records of the key that a loss of power may bring back; kept where power is lost.
-    pub older: Vec<State>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
-pub enum State {
-    #[default]
-    Absent,
-    Live(Live),
-    Completed(Completed),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Live {
-    pub request: u8,
-    pub attempt: u32,
-    /// `None` where the grant's answer was lost.
-    pub token: Option<u64>,
-    /// The call that was granted the key, where its answer was lost.
-    pub lost_grant: Option<u64>,
-    pub ticket: Option<u64>,
-    pub phase: Phase,
-    /// When the lease is over; `None` for never.
-    pub lease_end: Option<Range>,
-    pub note: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Phase {
-    Owned,
-    Detached,
-    Interrupted,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Completed {
-    pub request: u8,
-    pub attempt: u32,
-    pub token: u64,
-    pub response: u64,
-    pub expires: Range,
-}
-
-/// A moment that is known to lie between two, both included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Range {
-    pub from_ms: u64,
-    pub to_ms: u64,
-}
-
-impl Range {
-    /// `after_ms` after a moment in the window.
-    fn after(window: Window, after_ms: u64) -> Self {
-        Self {
-            from_ms: window.from_ms + after_ms,
-            to_ms: window.to_ms.saturating_add(after_ms),
-        }
-    }
-
-    /// Narrowed by: it was not reached at a moment in the window.
-    fn not_reached(self, window: Window) -> Option<Self> {
-        let from_ms = self.from_ms.max(window.from_ms + 1);
-        (from_ms <= self.to_ms).then_some(Self { from_ms, ..self })
-    }
-
-    /// Narrowed by: it was reached at a moment in the window.
-    fn reached(self, window: Window) -> Option<Self> {
-        let to_ms = self.to_ms.min(window.to_ms);
-        (self.from_ms <= to_ms).then_some(Self { to_ms, ..self })
-    }
-}
-
-impl Live {
-    /// As it is if its owner is presumed alive.
-    fn held(&self, window: Window) -> Option<Self> {
-        if self.phase == Phase::Interrupted {
-            return None;
-        }
-        let lease_end = match self.lease_end {
-            Some(end) => Some(end.not_reached(window)?),
-            None => None,
-        };
-        Some(Self {
-            lease_end,
-            ..self.clone()
-        })
-    }
-
-    /// As it is if its owner is gone or late.
-    fn unheld(&self, window: Window) -> Option<Self> {
-        if self.phase == Phase::Interrupted {
-            return Some(self.clone());
-        }
-        let lease_end = Some(self.lease_end?.reached(window)?);
-        Some(Self {
-            lease_end,
-            ..self.clone()
-        })
-    }
-
-    fn is_owned_by(&self, token: u64) -> bool {
-        self.token == Some(token) && self.phase == Phase::Owned
-    }
-
-    fn is_of_ticket(&self, ticket: u64) -> bool {
-        self.token == Some(ticket) || self.ticket == Some(ticket)
-    }
-
-    /// The next attempt, with a token that is still to be filled in.
-    fn next_attempt(&self, ticket: Option<u64>, lease_end: Option<Range>) -> Self {
-        Self {
-            attempt: self.attempt + 1,
-            token: None,
-            lost_grant: None,
-            ticket,
-            phase: Phase::Owned,
-            lease_end,
-            ..self.clone()
-        }
-    }
-
-    fn interrupted(&self) -> Self {
-        Self {
-            phase: Phase::Interrupted,
-            lease_end: None,
-            lost_grant: None,
-            ..self.clone()
-        }
-    }
-}
-
-impl Completed {
-    fn alive(&self, window: Window) -> Option<Self> {
-        let expires = self.expires.not_reached(window)?;
-        Some(Self {
-            expires,
-            ..self.clone()
-        })
-    }
-
-    fn is_expired(&self, window: Window) -> bool {
-        self.expires.reached(window).is_some()
-    }
-
-    /// As it is if this is what a caller saw of it.
-    fn seen(&self, seen: Seen) -> Option<Self> {
-        let is_same =
-            (self.attempt, self.token, self.response) == (seen.attempt, seen.token, seen.response);
-        let expires = match seen.expires_ms {
-            0 => self.expires,
-            at_ms => Range {
-                from_ms: at_ms,
-                to_ms: at_ms,
-            },
-        };
-        let is_within =
-            self.expires.from_ms <= expires.from_ms && expires.to_ms <= self.expires.to_ms;
-        (is_same && is_within).then(|| Self {
-            expires,
-            ..self.clone()
-        })
-    }
-}
+use crate::state::{Completed, Key, Live, Phase, Range, State};
 
 /// One state, or none.
 type Next = Option<State>;
@@ -254,6 +83,7 @@ impl Key {
     fn unknown(&self, call: &Call, id: u64, window: Window) -> Vec<State> {
         let granted = |mut live: Live| {
             live.token = None;
+            live.token_above = self.highest_token;
             live.lost_grant = Some(id);
             State::Live(live)
         };
@@ -430,15 +260,21 @@ impl Key {
     }
 
     /// Whether this may be the owner's token. A grant whose answer was lost shows it to others first.
-    fn may_have(&self, live: &Live, token: u64) -> bool {
+    fn may_have(live: &Live, token: u64) -> bool {
         match live.token {
             Some(known) => known == token,
-            None => token > self.highest_token,
+            None => token > live.token_above,
         }
     }
 
-    fn owned(&self, token: u64) -> Option<&Live> {
-        self.live().filter(|live| live.is_owned_by(token))
+    /// The key in the hand of this guard.
+    fn owned(&self, token: u64) -> Option<Live> {
+        let live = self.live()?;
+        (live.phase == Phase::Owned && Self::may_have(live, token)).then(|| Live {
+            token: Some(token),
+            token_above: 0,
+            ..live.clone()
+        })
     }
 
     /// Whether the key may be free.
@@ -469,6 +305,7 @@ impl Key {
             request,
             attempt: 1,
             token: None,
+            token_above: 0,
             lost_grant: None,
             ticket: None,
             phase: Phase::Owned,
@@ -497,6 +334,7 @@ impl Key {
         }
         Some(Live {
             token: None,
+            token_above: 0,
             ticket: Some(ticket),
             phase: Phase::Owned,
             lease_end,
@@ -547,33 +385,28 @@ impl Key {
 
     fn noted(&self, token: u64, note: u64) -> Next {
         let live = self.owned(token)?;
-        Some(State::Live(Live {
-            note,
-            ..live.clone()
-        }))
+        Some(State::Live(Live { note, ..live }))
     }
 
     fn renewed(&self, token: u64, lease_end: Option<Range>) -> Next {
         let live = self.owned(token)?;
-        Some(State::Live(Live {
-            lease_end,
-            ..live.clone()
-        }))
+        Some(State::Live(Live { lease_end, ..live }))
     }
 
     fn detached(&self, token: u64) -> Next {
         let live = self.owned(token)?;
         Some(State::Live(Live {
             phase: Phase::Detached,
-            ..live.clone()
+            ..live
         }))
     }
 
     fn interrupted(&self, token: u64) -> Next {
         let live = self.live()?;
-        (self.may_have(live, token) && live.phase != Phase::Interrupted).then(|| {
+        (Self::may_have(live, token) && live.phase != Phase::Interrupted).then(|| {
             State::Live(Live {
                 token: Some(token),
+                token_above: 0,
                 ..live.interrupted()
             })
         })
@@ -603,8 +436,9 @@ impl Key {
 
     fn looked(&self, attempt: u32, token: u64, judge: impl FnOnce(&Live) -> Option<Live>) -> Next {
         let live = self.live().filter(|live| live.attempt == attempt)?;
-        let mut live = self.may_have(live, token).then(|| judge(live))??;
+        let mut live = Self::may_have(live, token).then(|| judge(live))??;
         live.token = Some(token);
+        live.token_above = 0;
         Some(State::Live(live))
     }
 
@@ -644,6 +478,7 @@ fn recovered(state: &State) -> State {
 
 fn with_token(mut live: Live, token: u64) -> State {
     live.token = Some(token);
+    live.token_above = 0;
     State::Live(live)
 }
 

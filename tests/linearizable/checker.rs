@@ -13,11 +13,11 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use crate::automaton::Key;
 use crate::history::{Event, KeyHistory, Operation};
+use crate::state::Key;
 
 /// More than any history here needs; beyond it the check gives up, which is a failure.
-const CONFIGURATIONS_MAX: usize = 100_000;
+const CONFIGURATIONS_MAX: usize = 400_000;
 /// Calls of one key that are under way at once.
 const OPEN_MAX: usize = 64;
 

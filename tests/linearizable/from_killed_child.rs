@@ -49,7 +49,7 @@ fn child() {
                         recorder: InFile(journal),
                         next_id: (number + 1) << 32,
                     };
-                    worker.run(120, || false);
+                    worker.run(120, || false, || ());
                 });
             }
             // A close amid the work, now and then.

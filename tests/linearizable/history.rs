@@ -219,7 +219,8 @@ fn of_key(records: &[Record], key: u8) -> KeyHistory {
                     after: None,
                 };
                 let index = history.push(operation);
-                let follows = (answer == Some(Answer::Cut))
+                // A call without an answer may have been given up before the end came.
+                let follows = matches!(answer, None | Some(Answer::Cut))
                     .then(|| cleared(call.what, id))
                     .flatten();
                 let clearing = follows.map(|what| {

@@ -510,6 +510,20 @@ fn a_call_in_flight_takes_effect_after_the_kill() {
 }
 
 #[test]
+fn a_call_in_flight_is_taken_back_or_goes_on_before_the_kill() {
+    // Given up before the end came, but not written down any more.
+    let mut story = Story::new();
+    story.begin(CLAIM);
+    let seen = story.call(CLAIM, BUSY);
+    ends(&seen, CLAIM, taken(3, 20), started(20));
+    // Answered, and its guard dropped, neither of which was written down in time.
+    let mut story = seen;
+    story.begin(What::Drop { token: 20 });
+    let dropped = story.call(CLAIM, taken(2, 30)).killed();
+    ends(&dropped, CLAIM, taken(2, 40), taken(3, 40));
+}
+
+#[test]
 fn what_came_after_an_image_was_taken_never_was() {
     let cut = |from, to| {
         let mut story = Story::new().started(10).completed(1, 10, 7);

@@ -2,7 +2,7 @@
 //! between its begin and its end, explains every answer, also across closes, kills and losses of
 //! power.
 //!
-//! `history` is what is recorded, `automaton` the sequential specification of one key, `checker`
+//! `history` is what is recorded, `state` and `automaton` are the sequential specification of one key, `checker`
 //! looks for the order, `worker` is a thread that asks for everything. Histories come from threads of
 //! this process, from a child that is killed, and from a simulated disk that loses power; and
 //! `known_wrong` shows that the checker finds what is wrong. `ONCEKEY_HISTORIES` sets how many of
@@ -21,4 +21,5 @@ mod journal;
 mod known_wrong;
 mod mutations;
 mod recorded;
+mod state;
 mod worker;

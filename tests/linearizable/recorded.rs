@@ -88,6 +88,8 @@ pub struct Progress<'a> {
     order: &'a Order,
     working: AtomicU64,
     stop: AtomicBool,
+    /// What was to be done meanwhile is done.
+    over: AtomicBool,
 }
 
 impl Progress<'_> {
@@ -103,6 +105,18 @@ impl Progress<'_> {
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// A thread makes no call until the meanwhile is over: an image sees what was under way then.
+    fn idle(&self) {
+        self.working.fetch_sub(1, Ordering::SeqCst);
+        while !self.over.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_micros(50));
+        }
+    }
 }
 
 impl Round<'_> {
@@ -113,6 +127,7 @@ impl Round<'_> {
             order: self.order,
             working: AtomicU64::new(self.threads),
             stop: AtomicBool::new(false),
+            over: AtomicBool::new(false),
         };
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -140,13 +155,13 @@ impl Round<'_> {
                             },
                             next_id: (self.number << 40) + (thread << 32),
                         };
-                        worker.run(self.steps, || progress.stop.load(Ordering::Relaxed));
-                        progress.working.fetch_sub(1, Ordering::SeqCst);
+                        worker.run(self.steps, || progress.is_stopped(), || progress.idle());
                         worker.recorder.records
                     })
                 })
                 .collect();
             meanwhile(&progress);
+            progress.over.store(true, Ordering::SeqCst);
             let joined = threads.into_iter().map(|thread| thread.join());
             let joined: Vec<_> = joined.collect();
             done.store(true, Ordering::Relaxed);

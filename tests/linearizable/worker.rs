@@ -1,6 +1,9 @@
 //! A thread at work on few keys: everything that can be asked of a store, at random, each call
 //! written down before and after.
 
+mod guards;
+mod looks;
+
 use std::pin::pin;
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
@@ -8,9 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use oncekey::{
-    AdminError, Claim, ClaimError, ClaimOptions, Clock, Durability, Fingerprint, FinishError,
-    Forget, Key, KeyState, Lease, ManualClock, Operation, Replay, ResumeError, Saved, Store,
-    Ticket, Unavailable, WriteError,
+    Claim, ClaimError, ClaimOptions, Clock, Durability, Fingerprint, Key, Lease, ManualClock,
+    Operation, Replay, ResumeError, Saved, Store, Ticket, Unavailable,
 };
 
 use crate::history::{Answer, Call, Record, Seen, What};
@@ -169,14 +171,21 @@ fn fingerprint(request: u8) -> Fingerprint {
 }
 
 impl<R: Recorder> Worker<'_, R> {
-    /// Works for so many steps, or until the store is closed or `stop` says so. No guard is left.
-    pub fn run(&mut self, steps: usize, mut stop: impl FnMut() -> bool) {
+    /// Works for so many steps, or until the store is closed or `stop` says so. No guard is left;
+    /// those that are held then are dropped after `before_drop`.
+    pub fn run(
+        &mut self,
+        steps: usize,
+        mut stop: impl FnMut() -> bool,
+        before_drop: impl FnOnce(),
+    ) {
         let mut held = Vec::new();
         for _ in 0..steps {
             if stop() || self.step(&mut held).is_err() {
                 break;
             }
         }
+        before_drop();
         for guard in held {
             self.drop_guard(guard);
         }
@@ -336,7 +345,12 @@ impl<R: Recorder> Worker<'_, R> {
 
     fn claim_many(&mut self, held: &mut Vec<Guard>) -> Result<(), Closed> {
         let wish = self.wish();
-        let keys: Vec<u8> = (0..2 + self.random.below(3)).map(|_| self.key()).collect();
+        // Each key once, as a rule: repeated ones are under way at once, which costs the check most.
+        let count = self.keys.len() as u8;
+        let mut keys: Vec<u8> = (0..2).map(|next| (wish.key + next) % count).collect();
+        if self.random.below(6) == 0 {
+            keys.push(wish.key);
+        }
         let wishes: Vec<Wish> = keys.into_iter().map(|key| Wish { key, ..wish }).collect();
         let (store, keys) = (self.store, self.keys);
         let asked = wishes
@@ -473,280 +487,6 @@ impl<R: Recorder> Worker<'_, R> {
             Err(ResumeError::Claim(error)) => self.claimed(held, id, wish, Err(error)).map(drop),
             Err(error) => panic!("{error:?}"),
             Ok(claim) => self.claimed(held, id, wish, Ok(claim)).map(drop),
-        }
-    }
-
-    fn act(&mut self, held: &mut Vec<Guard>, mut guard: Guard) -> Result<(), Closed> {
-        let (key, sync, token) = (guard.key, guard.sync, guard.token());
-        match self.random.below(12) {
-            0 => self.drop_guard(guard),
-            1 => {
-                let id = self.invoke(key, sync, What::Release { token });
-                let ended = match self.random.below(3) {
-                    0 => poll_times(1, guard.operation.release_async()),
-                    1 => Some(block_on(guard.operation.release_async())),
-                    _ => Some(guard.operation.release()),
-                };
-                self.ended(
-                    id,
-                    key,
-                    token,
-                    ended.map(|ended| ended.map(|()| Answer::Done)),
-                )?;
-            }
-            2 | 3 => {
-                self.next_id += 1;
-                let note = self.next_id;
-                let id = self.invoke_as(note, key, sync, What::Checkpoint { token, note });
-                let bytes = note.to_le_bytes();
-                let written = match self.random.below(3) {
-                    0 => poll_times(2, guard.operation.checkpoint_async(bytes)),
-                    _ => Some(guard.operation.checkpoint(bytes)),
-                };
-                let goes_on = self.written(id, written)?;
-                self.go_on(held, guard, goes_on);
-            }
-            4 => {
-                let lease_ms = guard.lease_ms;
-                let id = self.invoke(key, sync, What::Renew { token, lease_ms });
-                let renewed = guard.operation.renew();
-                let goes_on = self.written(id, Some(renewed))?;
-                self.go_on(held, guard, goes_on);
-            }
-            5 | 6 if guard.lease_ms != 0 => {
-                let id = self.invoke(key, sync, What::Detach { token });
-                let carried = (key, guard.request, guard.lease_ms, guard.retention_ms);
-                match guard.operation.into_ticket() {
-                    Ok(ticket) => {
-                        self.answer(id, Answer::Done);
-                        let (key, request, lease_ms, retention_ms) = carried;
-                        let ticket = Ticket::decode(&ticket.encode()).expect("reads back");
-                        self.queue.lock().expect("not poisoned").push(Carried {
-                            key,
-                            request,
-                            lease_ms,
-                            retention_ms,
-                            token,
-                            ticket,
-                        });
-                    }
-                    Err(error) => self.ended(id, key, token, Some(Err(error)))?,
-                }
-            }
-            7 => {
-                let what = What::Complete {
-                    token,
-                    response: 0,
-                    retention_ms: guard.retention_ms,
-                };
-                let id = self.invoke(key, sync, what);
-                let ended = guard.operation.complete_without_response();
-                let ended = ended.map(|saved| self.seen(&saved));
-                self.ended(id, key, token, Some(ended))?;
-            }
-            8 => held.push(guard),
-            _ => {
-                self.next_id += 1;
-                let response = self.next_id;
-                let what = What::Complete {
-                    token,
-                    response,
-                    retention_ms: guard.retention_ms,
-                };
-                let id = self.invoke_as(response, key, sync, what);
-                let bytes = response_bytes(response);
-                let ended = match self.random.below(4) {
-                    0 => poll_times(1, guard.operation.complete_async(&bytes)),
-                    1 => Some(block_on(guard.operation.complete_async(&bytes))),
-                    _ => Some(guard.operation.complete(&bytes)),
-                };
-                let ended = ended.map(|ended| ended.map(|saved| self.seen(&saved)));
-                self.ended(id, key, token, ended)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes down how a call ended that was to end a guard.
-    fn ended(
-        &mut self,
-        id: u64,
-        key: u8,
-        token: u64,
-        ended: Option<Result<Answer, FinishError>>,
-    ) -> Result<(), Closed> {
-        let error = match ended {
-            None => {
-                self.answer(id, Answer::Cut);
-                return Ok(());
-            }
-            Some(Ok(answer)) => {
-                self.answer(id, answer);
-                return Ok(());
-            }
-            Some(Err(error)) => error,
-        };
-        let written = self.written(id, Some(Err(error.error().clone())));
-        // A guard that the error gives back is dropped, as a call of its own.
-        if let Some(operation) = error.into_operation() {
-            let id = self.invoke(key, false, What::Drop { token });
-            drop(operation);
-            self.answer(id, Answer::Done);
-        }
-        written.map(drop)
-    }
-
-    /// Writes down how a write ended; whether the guard may go on.
-    fn written(
-        &mut self,
-        id: u64,
-        written: Option<Result<(), WriteError>>,
-    ) -> Result<bool, Closed> {
-        let (answer, goes_on) = match written {
-            None => (Answer::Cut, true),
-            Some(Ok(())) => (Answer::Done, true),
-            Some(Err(WriteError::LeaseLost { new_attempt })) => {
-                (Answer::LeaseLost { new_attempt }, false)
-            }
-            Some(Err(WriteError::OutcomeUnknown(_))) => (Answer::Cut, false),
-            Some(Err(WriteError::Unavailable(Unavailable::Closed))) => {
-                self.answer(id, Answer::Refused);
-                return Err(Closed);
-            }
-            Some(Err(error)) => panic!("{error:?}"),
-        };
-        self.answer(id, answer);
-        Ok(goes_on)
-    }
-
-    fn go_on(&mut self, held: &mut Vec<Guard>, guard: Guard, goes_on: bool) {
-        if goes_on {
-            held.push(guard);
-        } else {
-            self.drop_guard(guard);
-        }
-    }
-
-    fn drop_guard(&mut self, guard: Guard) {
-        let token = guard.token();
-        let id = self.invoke(guard.key, false, What::Drop { token });
-        drop(guard);
-        self.answer(id, Answer::Done);
-    }
-
-    fn get(&mut self) -> Result<(), Closed> {
-        let key = self.key();
-        let id = self.invoke(key, self.sync, What::Get);
-        let state = self.store.get(&self.keys[usize::from(key)]);
-        self.looked(id, state)
-    }
-
-    fn get_async(&mut self) -> Result<(), Closed> {
-        let key = self.key();
-        let id = self.invoke(key, self.sync, What::Get);
-        let state = block_on(self.store.get_async(&self.keys[usize::from(key)]));
-        self.looked(id, state)
-    }
-
-    fn looked(&mut self, id: u64, state: Result<KeyState, ClaimError>) -> Result<(), Closed> {
-        let answer = match state {
-            Ok(KeyState::Absent) => Answer::Absent,
-            Ok(KeyState::InProgress { attempt, token, .. }) => Answer::Held {
-                attempt,
-                token: token.as_u64(),
-            },
-            Ok(KeyState::Interrupted { attempt, token, .. }) => Answer::Waiting {
-                attempt,
-                token: token.as_u64(),
-            },
-            Ok(KeyState::Completed(saved)) => self.seen(&saved),
-            Err(ClaimError::Unavailable(Unavailable::Closed)) => {
-                self.answer(id, Answer::Refused);
-                return Err(Closed);
-            }
-            other => panic!("{other:?}"),
-        };
-        self.answer(id, answer);
-        Ok(())
-    }
-
-    fn forget(&mut self) -> Result<(), Closed> {
-        let key = self.key();
-        let force = self.random.below(3) == 0;
-        let how = if force {
-            Forget::Force
-        } else {
-            Forget::IfCompleted
-        };
-        let id = self.invoke(key, self.sync, What::Forget { force });
-        let (store, name) = (self.store, &self.keys[usize::from(key)]);
-        let removed = match self.random.below(3) {
-            0 => match poll_times(2, store.forget_async(name, how)) {
-                Some(removed) => removed,
-                None => {
-                    self.answer(id, Answer::Cut);
-                    return Ok(());
-                }
-            },
-            _ => store.forget(name, how),
-        };
-        let answer = match removed {
-            Ok(removed) => Answer::Removed(removed),
-            Err(AdminError::Pending { attempt }) => Answer::Pending { attempt },
-            Err(error) => self.refused(id, error)?,
-        };
-        self.answer(id, answer);
-        Ok(())
-    }
-
-    fn interrupt(&mut self) -> Result<(), Closed> {
-        let Ok(pending) = self.store.pending() else {
-            return Err(Closed);
-        };
-        if pending.is_empty() {
-            return Ok(());
-        }
-        let chosen = &pending[self.random.below(pending.len())];
-        let key = self.keys.iter().position(|key| *key == chosen.key);
-        let key = key.expect("one of ours") as u8;
-        let token = chosen.token.as_u64();
-        let id = self.invoke(key, self.sync, What::Interrupt { token });
-        let answer = match self.store.interrupt(&chosen.key, chosen.token) {
-            Ok(()) => Answer::Done,
-            Err(AdminError::NotHeld { .. }) => Answer::NotHeld,
-            Err(error) => self.refused(id, error)?,
-        };
-        self.answer(id, answer);
-        Ok(())
-    }
-
-    fn refused(&mut self, id: u64, error: AdminError) -> Result<Answer, Closed> {
-        match error {
-            AdminError::Claim(ClaimError::OutcomeUnknown(_)) => Ok(Answer::Cut),
-            AdminError::Claim(ClaimError::Unavailable(Unavailable::Closed)) => {
-                self.answer(id, Answer::Refused);
-                Err(Closed)
-            }
-            error => panic!("{error:?}"),
-        }
-    }
-
-    fn flush(&mut self) -> Result<(), Closed> {
-        let id = self.invoke(0, true, What::Flush);
-        let flushed = match self.random.below(2) {
-            0 => block_on(self.store.flush_async()),
-            _ => self.store.flush(),
-        };
-        match flushed {
-            Ok(()) => {
-                self.answer(id, Answer::Done);
-                Ok(())
-            }
-            Err(Unavailable::Closed) => {
-                self.answer(id, Answer::Refused);
-                Err(Closed)
-            }
-            Err(error) => panic!("{error:?}"),
         }
     }
 }

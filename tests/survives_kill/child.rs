@@ -42,6 +42,9 @@ pub fn note(token: u64) -> [u8; 8] {
     token.to_le_bytes()
 }
 
+/// Bits of a key's number that stand for its thread; all of them for a key of all threads.
+const SHARED: u64 = 0xF << 28;
+
 #[test]
 fn child() {
     let Some(orders) = Orders::received() else {
@@ -196,7 +199,7 @@ impl Hand<'_> {
 
     fn shared_or_own(&self, n: u64) -> u64 {
         if n % 5 == 4 {
-            self.first & !(0xF << 28) | 0xF << 28 | n / 5
+            (self.first | SHARED) + n / 5
         } else {
             self.first | n
         }
@@ -246,7 +249,7 @@ impl Hand<'_> {
         polled: bool,
     ) -> Result<(), Closed> {
         let (token, attempt) = (operation.token().as_u64(), operation.attempt());
-        let is_shared = number >> 28 & 0xF == 0xF;
+        let is_shared = number & SHARED == SHARED;
         let how = if is_shared { 7 } else { n % 8 };
         if how == 1 && attempt == 1 {
             self.say(verb::RELEASING, number, token, attempt);
