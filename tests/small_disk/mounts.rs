@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::fs::{self, File};
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Once;
 
 use tempfile::TempDir;
 
@@ -85,7 +85,7 @@ impl Mount {
             // Some sandboxes have no loop devices.
             (Err(error), Size::Ext4 { kib, inodes, .. }) => {
                 say(&format!(
-                    "no ext4 here ({error}); {test} takes tmpfs instead"
+                    "small_disk: no ext4 here ({error}); {test} takes tmpfs instead"
                 ));
                 if let Err(error) = mount.tmpfs(*kib, *inodes) {
                     skip(test, &error);
@@ -161,7 +161,7 @@ impl Drop for Mount {
             let unmounted = call(Command::new("umount").arg("-l").arg(&self.mount_point));
             if let Err(error) = unmounted {
                 say(&format!(
-                    "{} stays mounted: {error}",
+                    "small_disk: {} stays mounted: {error}",
                     self.mount_point.display()
                 ));
             }
@@ -183,14 +183,8 @@ fn call(command: &mut Command) -> Result<(), String> {
 
 /// On the terminal, also where the output of tests that pass is kept back.
 fn say(text: &str) {
-    let told = fs::OpenOptions::new().append(true).open("/dev/stderr");
-    let written = told.and_then(|mut out| {
-        use std::io::Write;
-        writeln!(out, "small_disk: {text}")
-    });
-    if written.is_err() {
-        eprintln!("small_disk: {text}");
-    }
+    // Not by `eprintln`, which is kept back.
+    drop(writeln!(io::stderr(), "{text}"));
 }
 
 #[track_caller]
@@ -200,7 +194,5 @@ fn skip(test: &str, why: &str) {
         std::env::var_os("ONCEKEY_REQUIRE_SERVERS").is_none(),
         "small_disk: {test} {needs}; {why}"
     );
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| say("SKIPPED, see below"));
     say(&format!("SKIPPED small_disk: {test} {needs}; {why}"));
 }
