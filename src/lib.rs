@@ -205,6 +205,8 @@ mod engine;
 mod error;
 mod fingerprint;
 mod index;
+#[cfg(feature = "testing")]
+mod internals;
 mod key;
 pub mod limits;
 mod listing;
@@ -228,6 +230,11 @@ pub mod testing {
     pub use crate::fs::simulated::{
         Difference, Fault, FaultPlan, Operation, OperationKind, SimulatedDisk, is_power_loss,
     };
+
+    #[doc(hidden)]
+    pub mod internals {
+        pub use crate::internals::*;
+    }
 }
 
 mod public {

@@ -86,6 +86,12 @@ impl PageWriter {
         self.bytes[offset..offset + field.len()].copy_from_slice(field);
     }
 
+    /// A page that is there already, to give it a new checksum.
+    #[cfg(feature = "testing")]
+    pub(crate) fn from_page(bytes: [u8; PAGE_BYTES]) -> Self {
+        Self { bytes }
+    }
+
     /// Adds the checksum.
     pub(crate) fn finish(mut self) -> [u8; PAGE_BYTES] {
         let crc = page_checksum(&self.bytes);

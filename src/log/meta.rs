@@ -146,7 +146,12 @@ impl Meta {
         if position::epoch_of(meta.watermark) > meta.epoch {
             return fault("watermark");
         }
-        Ok((page.u64(at::SERIAL), meta))
+        // The next update counts one up.
+        let serial = page.u64(at::SERIAL);
+        if serial == u64::MAX {
+            return fault("serial");
+        }
+        Ok((serial, meta))
     }
 }
 
@@ -436,6 +441,13 @@ mod tests {
             let fault = Meta::decode(&meta.encode(1)).map(drop);
             assert_eq!(fault, Err(PageFault::Damaged(Damage::Field(field))));
         }
+    }
+
+    #[test]
+    fn a_serial_that_cannot_be_counted_up_is_damage() {
+        let fault = Meta::decode(&fresh().encode(u64::MAX)).map(drop);
+        assert_eq!(fault, Err(PageFault::Damaged(Damage::Field("serial"))));
+        assert!(Meta::decode(&fresh().encode(u64::MAX - 1)).is_ok());
     }
 
     #[test]
