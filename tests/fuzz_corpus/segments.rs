@@ -4,12 +4,13 @@
 //! edit has 8 bytes: what, which file, where (2), how much, with what (3).
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use oncekey::testing::{SimulatedDisk, internals};
 use oncekey::{Claim, Fingerprint, Key, Recovery, Store};
 
 use crate::answers::{answers, is_named};
-use crate::layout::{Files, PAGE, Place, Record, Segment};
+use crate::layout::{COVERED, Files, PAGE, Place, Record, Segment};
 use crate::stores::{Subject, disk_of, files_of, judging, new_key};
 use crate::subjects::{CLOSED, KILLED, Response, Seen, records_of};
 
@@ -159,13 +160,36 @@ fn damaged(subject: &Subject, files: &Files) -> bool {
             .unwrap_or_else(|error| panic!("not salvaged: {error}"));
         let found = answers(&store, &subject.keys);
         let report = store.recovery_report().clone();
+        let ends = unvouched_ends(subject, files);
+        let gone = |record: &Record| ends.iter().any(|gone| gone.contains(&record.sequence));
         let unexplained = subject
             .keys
-            .unexplained(&found, |record| is_named(&report, record));
+            .unexplained(&found, |record| is_named(&report, record) || gone(record));
         assert_eq!(unexplained, None, "lost in silence: {report}");
         goes_on(store, &disk);
     }
     opens
+}
+
+/// Positions at the ends of segments of which nothing is left to tell: the bytes are zeros or cut off
+/// where a range begins, and the header behind, which said how far the segment goes, is damaged too.
+fn unvouched_ends(subject: &Subject, files: &Files) -> Vec<Range<u64>> {
+    let segments = &subject.layout.segments;
+    let header = |files: &Files, name: &str| files.get(name)?.get(..COVERED).map(<[u8]>::to_vec);
+    let mut ends = Vec::new();
+    for (segment, next) in segments.iter().zip(segments.iter().skip(1)) {
+        let told = header(files, &next.name) == header(&subject.files, &next.name);
+        let file = files.get(&segment.name).map_or(&[][..], |file| file);
+        let is_blank = |place: &&Place| {
+            let rest = file.get(place.bytes.start..).unwrap_or_default();
+            rest.iter().all(|byte| *byte == 0)
+        };
+        let blank = segment.places.iter().find(is_blank);
+        if let (false, Some(from), Some(last)) = (told, blank, segment.places.last()) {
+            ends.push(from.position..last.position + 1);
+        }
+    }
+    ends
 }
 
 /// Bytes that somebody made true checksums for: anything may be told of the keys that they name,
