@@ -1,14 +1,32 @@
-//! What the fuzz targets need of the inside: decoders on given bytes, and true checksums over wrong
-//! contents. Exists only with the feature `testing`; no promise is made about it.
+//! What the fuzz targets need of the inside: decoders on given bytes, true checksums over wrong
+//! contents, and a store whose identity is always the same. Exists only with the feature `testing`;
+//! no promise is made about it.
 
+use crate::fingerprint::Fingerprint;
 use crate::fs::simulated::SimulatedDisk;
 use crate::log::header::{Header, PAGE_BYTES, PageWriter};
-use crate::log::meta::MetaFile;
-use crate::log::record::{COVERED_FROM, CRC_OFFSET, Contents, HEAD_BYTES, Kind, Record, checksum};
+use crate::log::meta::{Meta, MetaFile};
+use crate::log::record::{COVERED_FROM, CRC_OFFSET, Contents, Kind, Record, checksum};
 use crate::log::word::{self, Decoded, State};
 
 /// The seed of every record that is fuzzed alone.
 const SEED: u64 = 0x0123_4567_89AB_CDEF;
+
+/// Makes a store on an empty disk whose identity and secret are no chance: the same input always
+/// gives the same files.
+pub fn identify(disk: &SimulatedDisk, created_ms: u64) {
+    let meta = Meta {
+        store_id: 0x0102_0304_0506_0708_090A_0B0C_0D0E_0F10,
+        secret: std::array::from_fn(|at| at as u8),
+        epoch: 0,
+        high_water_ms: 0,
+        watermark: 0,
+        clean: true,
+        restored_at_ms: 0,
+        created_ms,
+    };
+    drop(MetaFile::create(disk, meta).expect("META on a disk that works"));
+}
 
 /// Gives bytes the checksum of a record.
 pub fn seal_record(bytes: &mut [u8]) {
@@ -24,14 +42,59 @@ fn seal_record_with(bytes: &mut [u8], seed: u64) {
     }
 }
 
-/// Parses a record; one that parses is written again and must then be the same record. Whether it
-/// parsed.
+fn written(contents: &Contents<'_>, sequence: u64, watermark: u64, seed: u64) -> Vec<u8> {
+    let mut bytes = contents.head(sequence, watermark).to_vec();
+    for piece in contents.pieces() {
+        bytes.extend_from_slice(piece);
+    }
+    bytes.resize(contents.words() as usize * 8, 0);
+    seal_record_with(&mut bytes, seed);
+    bytes
+}
+
+/// A true record of every kind, with and without the parts that are optional.
+pub fn records() -> Vec<Vec<u8>> {
+    let kinds = [
+        Kind::Claim,
+        Kind::Checkpoint,
+        Kind::Complete,
+        Kind::Release,
+        Kind::Forget,
+    ];
+    let mut records = Vec::new();
+    for kind in kinds {
+        for full in [false, true] {
+            let done = kind == Kind::Complete;
+            let contents = Contents {
+                kind,
+                fingerprint: Fingerprint::of(b"request"),
+                token: if full { 600 } else { 0 },
+                ticket: if full { 520 } else { 0 },
+                attempt: 1 + u32::from(full),
+                created_ms: 10,
+                started_ms: 20,
+                ended_ms: if done { 30 } else { 0 },
+                deadline_ms: if done { 40 } else { 0 },
+                key: b"scope/operation/id",
+                key_lengths: (6, 10, 2),
+                principal: (done && full).then_some(&b"alice"[..]),
+                checkpoint: if full { b"half way" } else { b"" },
+                response: (done && full).then_some(&b"response"[..]),
+            };
+            records.push(written(&contents, 700, 512, SEED));
+        }
+    }
+    records
+}
+
+/// Parses a record; one that parses is written again and must then be the same bytes, but for the
+/// first word. Whether it parsed.
 pub fn record(bytes: &[u8]) -> bool {
     let Ok(record) = Record::parse(bytes, SEED) else {
         return false;
     };
-    // What no writer makes, the writer refuses by an assertion.
-    if record.kind != Kind::Complete && record.deadline_ms != 0 || record.token == 0 {
+    // The reader takes a removal with a deadline, the writer makes none yet.
+    if record.kind == Kind::Forget && record.deadline_ms != 0 {
         return true;
     }
     let contents = Contents {
@@ -50,32 +113,12 @@ pub fn record(bytes: &[u8]) -> bool {
         checkpoint: record.checkpoint,
         response: record.response,
     };
-    let mut again = contents.head(record.sequence, record.watermark).to_vec();
-    for piece in contents.pieces() {
-        again.extend_from_slice(piece);
-    }
-    again.resize(contents.words() as usize * 8, 0);
-    assert!(again.len() >= HEAD_BYTES);
-    seal_record(&mut again);
-    let back = Record::parse(&again, SEED).map(|back| (back.sequence, back.watermark, back.token));
-    assert_eq!(back, Ok((record.sequence, record.watermark, record.token)));
-    let copy = Record::parse(&again, SEED).map(|copy| {
-        (
-            copy.kind,
-            copy.key,
-            copy.principal,
-            copy.checkpoint,
-            copy.response,
-        )
-    });
-    let first = (
-        record.kind,
-        record.key,
-        record.principal,
-        record.checkpoint,
-        record.response,
+    let again = written(&contents, record.sequence, record.watermark, SEED);
+    assert_eq!(
+        again.get(CRC_OFFSET..),
+        bytes.get(CRC_OFFSET..),
+        "a record that is written again is the same"
     );
-    assert_eq!(copy, Ok(first), "one record, written twice");
     true
 }
 
@@ -88,6 +131,11 @@ pub fn first_word(raw: u64, position: u64) -> bool {
         }
         Decoded::Empty | Decoded::Invalid => false,
     }
+}
+
+/// A true first word at a position.
+pub fn true_word(words: u64, position: u64) -> u64 {
+    word::encode(words, State::Committed, position, SEED)
 }
 
 /// Gives a page a true checksum.
@@ -127,19 +175,61 @@ pub fn seal_segment(file: &mut [u8]) {
     }
 }
 
-/// Reads META of a disk and, where it is readable, updates it; the next reader must see the same.
+/// A record that stands somewhere in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its scope, operation and id.
+    pub key: [Vec<u8>; 3],
+    /// All that its checksum covers.
+    pub covered: Vec<u8>,
+    /// What it keeps for its key.
+    pub response: Option<Vec<u8>>,
+}
+
+/// All that passes for a record anywhere in a segment's file, whether its place is one or not.
+pub fn standing(file: &[u8]) -> Vec<Standing> {
+    let Ok(header) = Header::decode(file) else {
+        return Vec::new();
+    };
+    let seed = header.seed();
+    let at = |offset: usize| {
+        let raw = file.get(offset..)?.first_chunk()?;
+        let words = word::length(u64::from_le_bytes(*raw)) as usize;
+        let bytes = file.get(offset..offset.checked_add(words * 8)?)?;
+        let record = Record::parse(bytes, seed).ok()?;
+        let (scope, operation, _) = record.key_lengths;
+        let (scope, rest) = record.key.split_at_checked(usize::from(scope))?;
+        let (operation, id) = rest.split_at_checked(usize::from(operation))?;
+        Some(Standing {
+            key: [scope, operation, id].map(<[u8]>::to_vec),
+            covered: bytes.get(COVERED_FROM..)?.to_vec(),
+            response: record.response.map(<[u8]>::to_vec),
+        })
+    };
+    let offsets = (PAGE_BYTES..file.len()).step_by(8);
+    offsets.filter_map(at).collect()
+}
+
+/// Reads META of a disk and, where it is readable, updates it twice; the next reader must see
+/// exactly that. Whether it was readable.
 pub fn meta(disk: &SimulatedDisk) -> bool {
     let Ok(mut file) = MetaFile::load(disk) else {
         return false;
     };
-    let before = file.meta().clone();
-    // The serial may be anything that passed the checksum.
-    if file.update(|meta| meta.clean = false).is_err() {
-        return true;
+    for clean in [false, true] {
+        let mut expected = file.meta().clone();
+        expected.clean = clean;
+        expected.high_water_ms = expected.high_water_ms.wrapping_add(1);
+        let changed = expected.clone();
+        if file.update(|meta| *meta = changed).is_err() {
+            // Only where the serial has come to its end.
+            return true;
+        }
+        let next = MetaFile::load(disk).expect("META that was just written");
+        assert_eq!(next.meta(), &expected, "the newer slot counts");
+        assert_eq!(file.meta(), &expected);
+        file = next;
     }
-    let after = MetaFile::load(disk).expect("META that was just written");
-    assert_eq!(after.meta().store_id, before.store_id);
-    assert_eq!(after.meta().epoch, before.epoch);
-    assert!(!after.meta().clean, "the newer slot counts");
+    assert_eq!(file.bad_slot(), None, "both slots were written again");
     true
 }

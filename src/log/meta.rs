@@ -146,7 +146,7 @@ impl Meta {
         if position::epoch_of(meta.watermark) > meta.epoch {
             return fault("watermark");
         }
-        // The next update counts one up.
+        // No update counts up to this one.
         let serial = page.u64(at::SERIAL);
         if serial == u64::MAX {
             return fault("serial");
@@ -267,10 +267,16 @@ impl MetaFile {
             position::epoch_of(meta.watermark) <= meta.epoch,
             "a watermark above the epoch"
         );
+        // What counts is told by the serial: one that can't be read back would bring the other slot
+        // up again.
+        let serial = self.serial.saturating_add(1);
+        if serial == u64::MAX {
+            return Err(io::Error::other("META has no higher serial left"));
+        }
         let slot = SLOTS - 1 - self.slot;
         // Also counted up when it fails: whatever of a failed write reached the disk, the next one
         // is the newer.
-        self.serial += 1;
+        self.serial = serial;
         self.file
             .write_at((slot * PAGE_BYTES) as u64, &meta.encode(self.serial))?;
         self.file.sync_data()?;
@@ -448,6 +454,22 @@ mod tests {
         let fault = Meta::decode(&fresh().encode(u64::MAX)).map(drop);
         assert_eq!(fault, Err(PageFault::Damaged(Damage::Field("serial"))));
         assert!(Meta::decode(&fresh().encode(u64::MAX - 1)).is_ok());
+    }
+
+    #[test]
+    fn an_update_that_could_not_be_read_back_is_an_error() {
+        let disk = SimulatedDisk::new();
+        drop(MetaFile::create(&disk, fresh()).expect("META"));
+        let mut bytes = disk.contents(META).expect("META");
+        bytes[..PAGE_BYTES].copy_from_slice(&fresh().encode(u64::MAX - 2));
+        disk.put(META, &bytes);
+        let mut file = MetaFile::load(&disk).expect("META");
+        file.update(|meta| meta.epoch = 1).expect("the last update");
+        assert_eq!(MetaFile::load(&disk).expect("META").meta().epoch, 1);
+        for _ in 0..2 {
+            file.update(|meta| meta.epoch = 2).expect_err("no serial");
+            assert_eq!(MetaFile::load(&disk).expect("META").meta(), file.meta());
+        }
     }
 
     #[test]

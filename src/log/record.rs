@@ -283,7 +283,38 @@ impl<'a> Record<'a> {
         if checksum(covered, seed) != stored {
             return Err(Malformed::Checksum);
         }
-        Self::parse_verified(bytes)
+        let record = Self::parse_verified(bytes)?;
+        record.check_as_written(bytes)?;
+        Ok(record)
+    }
+
+    /// Refuses what would be lost if the record were written again: no writer makes it, so it is
+    /// damage under a checksum that somebody made true. Not asked of bytes that were verified once.
+    fn check_as_written(&self, bytes: &[u8]) -> Result<(), Malformed> {
+        let flags = bytes.get(at::FLAGS).copied().ok_or(Malformed::Short)?;
+        if flags & FLAG_NOT_STORED != 0 && self.kind != Kind::Complete {
+            return Err(Malformed::Field("flags"));
+        }
+        let principal = bytes
+            .get(at::PRINCIPAL_LENGTH..)
+            .and_then(<[u8]>::first_chunk)
+            .map(|length| u16::from_le_bytes(*length));
+        if self.principal.is_none() && principal != Some(0) {
+            return Err(Malformed::Field("principal length"));
+        }
+        if self.token == 0 {
+            return Err(Malformed::Field("token"));
+        }
+        // A removal may say until when what it removed would have answered.
+        if !matches!(self.kind, Kind::Complete | Kind::Forget) && self.deadline_ms != 0 {
+            return Err(Malformed::Field("deadline"));
+        }
+        let end = self.response_offset + self.response.map_or(0, <[u8]>::len);
+        let padding = bytes.get(end..).ok_or(Malformed::Short)?;
+        if padding.iter().any(|byte| *byte != 0) {
+            return Err(Malformed::Field("padding"));
+        }
+        Ok(())
     }
 
     /// Parses bytes whose checksum was verified when they were written or recovered. The lengths
@@ -504,6 +535,44 @@ pub(crate) mod tests {
         }
         for len in 0..bytes.len() {
             assert!(Record::parse(&bytes[..len], 9).is_err());
+        }
+    }
+
+    #[test]
+    fn what_no_writer_makes_is_refused_even_under_a_true_checksum() {
+        let claim = Contents {
+            kind: Kind::Claim,
+            deadline_ms: 0,
+            principal: None,
+            response: None,
+            ..contents(b"abkey", b"")
+        };
+        let release = Contents {
+            kind: Kind::Release,
+            ..claim
+        };
+        let complete = contents(b"abkey", b"response");
+        let cases: [(&str, &Contents<'_>, usize, u8); 7] = [
+            ("flags", &claim, at::FLAGS, FLAG_NOT_STORED),
+            ("flags", &release, at::FLAGS, FLAG_NOT_STORED),
+            // Without its flag the principal would be a gap.
+            ("principal length", &complete, at::FLAGS, 0),
+            ("token", &claim, at::TOKEN, 0),
+            ("deadline", &claim, at::DEADLINE, 1),
+            ("deadline", &release, at::DEADLINE + 7, 0x80),
+            ("padding", &claim, HEAD_BYTES + 5, 1),
+        ];
+        for (field, contents, offset, value) in cases {
+            let mut forged = encode(contents, 700, 9);
+            assert!(Record::parse(&forged, 9).is_ok());
+            forged[offset] = value;
+            if field == "token" {
+                forged[at::TOKEN..at::TOKEN + 8].fill(0);
+            }
+            let crc = checksum(&forged[COVERED_FROM..], 9);
+            forged[CRC_OFFSET..CRC_OFFSET + 4].copy_from_slice(&crc.to_le_bytes());
+            let fault = Record::parse(&forged, 9).unwrap_err();
+            assert_eq!(fault, Malformed::Field(field), "byte {offset}");
         }
     }
 

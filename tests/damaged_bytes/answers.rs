@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use oncekey::{AccessDenied, Claim, ClaimError, Key, KeyState, Replay, Saved, Store};
+use oncekey::{
+    AccessDenied, Claim, ClaimError, Key, KeyState, RecoveryReport, Replay, Saved, Store,
+};
 
 use crate::layout::{Layout, Record};
 use crate::stores::JUDGED_MS;
@@ -221,4 +223,19 @@ pub fn answers(store: &Store, keys: &Keys) -> Vec<Answer> {
         .collect();
     assert_eq!(listed, interrupted);
     found
+}
+
+/// Whether the report names a record as lost.
+pub fn is_named(report: &RecoveryReport, record: &Record) -> bool {
+    let position = record.sequence;
+    let lost = report
+        .losses
+        .iter()
+        .any(|loss| (loss.first_sequence..=loss.last_sequence).contains(&position));
+    let torn = report.torn_tail.as_ref().is_some_and(|torn| {
+        let base = torn.file["segment-".len()..].trim_end_matches(".log");
+        let base = u64::from_str_radix(base, 16).expect("a segment's name");
+        position >= base + torn.offset / 8
+    });
+    lost || torn
 }

@@ -12,9 +12,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use oncekey::{Claim, OpenError, Recovery, RecoveryReport, Store};
+use oncekey::{Claim, OpenError, Recovery, Store};
 
-use crate::answers::{Answer, answers};
+use crate::answers::{Answer, answers, is_named};
 use crate::layout::{Files, Record};
 use crate::medium::{Medium, Opened};
 use crate::meters::{panics, peak_of};
@@ -168,7 +168,7 @@ impl Case<'_> {
         };
         let report = store.recovery_report().clone();
         let found = answers(&store, &self.subject.keys);
-        let named = |record: &Record| names(&report, record);
+        let named = |record: &Record| is_named(&report, record);
         let unexplained = self.subject.keys.unexplained(&found, named);
         assert_eq!(unexplained, None, "lost in silence; {report}");
         assert!(!report.losses.is_empty() || report.meta_rebuilt, "{report}");
@@ -239,19 +239,4 @@ impl Case<'_> {
             ));
         }
     }
-}
-
-/// Whether the report names a record as lost.
-fn names(report: &RecoveryReport, record: &Record) -> bool {
-    let position = record.sequence;
-    let lost = report
-        .losses
-        .iter()
-        .any(|loss| (loss.first_sequence..=loss.last_sequence).contains(&position));
-    let torn = report.torn_tail.as_ref().is_some_and(|torn| {
-        let base = torn.file["segment-".len()..].trim_end_matches(".log");
-        let base = u64::from_str_radix(base, 16).expect("a segment's name");
-        position >= base + torn.offset / 8
-    });
-    lost || torn
 }

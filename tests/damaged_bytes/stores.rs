@@ -138,7 +138,10 @@ fn buffered(store: &Store, prefix: &str) {
 
 /// Closed properly, three times: three small segments.
 pub fn closed() -> Subject {
-    let making = Making::new();
+    closed_on(Making::new())
+}
+
+pub fn closed_on(making: Making) -> Subject {
     for (prefix, kinds) in [("a", true), ("b", false), ("c", false)] {
         let store = making.open();
         if kinds {
@@ -158,7 +161,10 @@ pub fn closed() -> Subject {
 
 /// Killed while it was open, with records that no watermark vouches for.
 pub fn killed() -> Subject {
-    let making = Making::new();
+    killed_on(Making::new())
+}
+
+pub fn killed_on(making: Making) -> Subject {
     let store = making.open();
     buffered(&store, "a");
     store.close().expect("closes");

@@ -59,9 +59,18 @@ impl SegmentFile {
 
     /// Position behind the last that a segment of this name can have held, if the file that is there
     /// now does not tell: as far as a segment may reach, but not into the next one whose header is true.
-    fn end_at_most(&self, next_true: Option<u64>) -> u64 {
+    fn end_of_name(&self, next_true: Option<u64>) -> u64 {
         let end = self.base.saturating_add(SEGMENT_BYTES_MAX / 8);
         next_true.map_or(end, |next| end.min(next))
+    }
+
+    /// Position behind the last that it can have held, where the segment at `next` does not tell: as
+    /// far as it was made.
+    pub(super) fn end_at_most(&self, next: u64) -> u64 {
+        if self.new_header {
+            return self.end_of_name(Some(next));
+        }
+        next.min(self.base.saturating_add(self.header.file_bytes / 8))
     }
 
     /// The word behind the last one that may belong to a record.
@@ -166,7 +175,7 @@ impl Files {
             .collect();
         for (mut file, fault) in raw {
             let next_true = true_bases.iter().copied().find(|base| *base > file.base);
-            let end_at_most = file.end_at_most(next_true);
+            let end_at_most = file.end_of_name(next_true);
             if let Some(damage) = fault {
                 if file.len <= PAGE_BYTES as u64 || file.header.fault().is_some() {
                     // Nothing in it could be told to be ours.
@@ -233,6 +242,8 @@ impl Files {
                         file.new_header = true;
                     }
                 }
+            } else if let Some(gap) = gap_before(&file, linked.last()) {
+                self.lose(gap, salvage)?;
             }
             linked.push(file);
         }
@@ -271,6 +282,17 @@ fn made_up(base: u64, len: u64) -> Header {
         created_ms: 0,
         secret: [0; 32],
     }
+}
+
+/// What must have stood before a segment whose header is gone and tells of none: within an epoch
+/// each segment begins where the one before was made to end.
+fn gap_before(file: &SegmentFile, previous: Option<&SegmentFile>) -> Option<Corruption> {
+    let first = position::first_position(position::epoch_of(file.base));
+    let end = previous.map_or(0, |previous| {
+        previous.base.saturating_add(previous.header.file_bytes / 8)
+    });
+    let from = end.max(first);
+    (from < file.base).then(|| missing(from, file.base))
 }
 
 /// A segment that another one names.

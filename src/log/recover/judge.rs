@@ -7,6 +7,7 @@
 //! it counts.
 
 use crate::corruption::{Corruption, Damage};
+use crate::log::header::PAGE_BYTES;
 use crate::log::recover::{Candidate, RecoverError};
 use crate::log::scan::Spot;
 
@@ -61,8 +62,8 @@ pub(super) fn judge(
         losses: Vec::new(),
     };
     for (index, candidate) in candidates.iter().enumerate() {
-        let last = index + 1 == candidates.len();
-        if verdict.take(candidate, last, salvage)? {
+        let next_base = candidates.get(index + 1).map(|next| next.file.base);
+        if verdict.take(candidate, next_base, salvage)? {
             break;
         }
     }
@@ -77,7 +78,7 @@ impl Verdict {
     fn take(
         &mut self,
         candidate: &Candidate,
-        last: bool,
+        next_base: Option<u64>,
         salvage: bool,
     ) -> Result<bool, RecoverError> {
         let mut kept = Kept::default();
@@ -112,17 +113,39 @@ impl Verdict {
                     kept.tail = expected;
                 }
             }
-            None if last && end < self.watermark => {
-                let mut corruption = candidate.corruption(ends_early(kept.tail, kept.tail + 1));
-                corruption.bytes = 0;
-                corruption.last_sequence = self.watermark - 1;
-                self.lose(corruption, salvage)?;
-                kept.lossy = true;
+            None => {
+                let lost_to = self.lost_to(candidate, next_base, kept.tail);
+                if end < lost_to {
+                    let mut corruption = candidate.corruption(ends_early(kept.tail, kept.tail + 1));
+                    corruption.bytes = 0;
+                    corruption.last_sequence = lost_to - 1;
+                    self.lose(corruption, salvage)?;
+                    kept.lossy = true;
+                }
             }
-            _ => {}
+            Some(_) => {}
         }
         self.kept.push(kept);
         Ok(ends_here)
+    }
+
+    /// Up to where records are gone behind `tail`, in a segment of which nobody tells any more where
+    /// it ended.
+    fn lost_to(&self, candidate: &Candidate, next_base: Option<u64>, tail: u64) -> u64 {
+        let file = &candidate.file;
+        // It did not end before a watermark that lies in it.
+        let watermark = match next_base {
+            Some(next) if self.watermark > next => 0,
+            _ => self.watermark,
+        };
+        // No file ends within a page, nor within a record or behind one whose length nobody can read.
+        let last = candidate.scan.spots.last();
+        let torn = last.is_some_and(|spot| spot.to == tail && spot.damage == Damage::Length);
+        let cut = torn || !file.len.is_multiple_of(PAGE_BYTES as u64);
+        match next_base {
+            Some(next) if cut => file.end_at_most(next).max(watermark),
+            _ => watermark,
+        }
     }
 
     fn lose(&mut self, corruption: Corruption, salvage: bool) -> Result<(), RecoverError> {

@@ -1,7 +1,9 @@
 //! Whole files that are missing, foreign, renamed, copied, swapped, old or of another version.
 
 use super::*;
+use crate::log::header::PAGE_BYTES;
 use crate::log::header::tests::with_version;
+use crate::log::prepare::segment_name;
 
 fn swap_in(disk: &SimulatedDisk, name: &str, contents: &[u8]) {
     disk.put(name, contents);
@@ -334,6 +336,80 @@ fn a_damaged_header_is_made_up_by_salvage() {
         assert_eq!(recovered.report.losses, [found]);
         drop(recovered);
         assert_settled(&disk, &records);
+    }
+}
+
+/// Records that are gone and that no loss names.
+fn lost_in_silence(recovered: &Recovered, records: &[Seen]) -> Vec<u64> {
+    let found = seen(recovered);
+    let is_named = |sequence: &u64| {
+        let mut losses = recovered.report.losses.iter();
+        losses.any(|loss| (loss.first_sequence..=loss.last_sequence).contains(sequence))
+    };
+    records
+        .iter()
+        .filter(|record| !found.contains(record))
+        .map(|record| record.0)
+        .filter(|sequence| !is_named(sequence))
+        .collect()
+}
+
+#[test]
+fn records_behind_a_cut_are_named_although_the_next_header_is_damaged_too() {
+    let (image, records) = closed_store();
+    for pair in segment_names(&image).windows(2) {
+        let [name, next] = pair else { continue };
+        let len = image.contents(name).expect("a segment").len();
+        // A cut between two pages and two records at once leaves nothing that tells of it.
+        let within_a_page = |cut: &usize| !cut.is_multiple_of(PAGE_BYTES);
+        for cut in (PAGE_BYTES..len).step_by(8).filter(within_a_page) {
+            let disk = fork(&image);
+            edit(&disk, name, |bytes| bytes.truncate(cut));
+            edit(&disk, next, |bytes| bytes[..4096].fill(0xAA));
+            let recovered = salvage(&disk);
+            let silent = lost_in_silence(&recovered, &records);
+            assert_eq!(silent, [0; 0], "{name} cut at byte {cut}");
+        }
+    }
+}
+
+#[test]
+fn records_that_were_zeroed_below_a_watermark_are_named_without_a_header_behind_them() {
+    let disk = SimulatedDisk::new();
+    let mut writer = Writer::open(&disk);
+    let records = writer.append_some("a", 6);
+    writer.close();
+    let [name] = &segment_names(&disk)[..] else {
+        panic!("one segment");
+    };
+    let (_, from) = place(&disk, records[2].0);
+    // A segment that was prepared by the next process, of which nothing but the name can be read.
+    let len = disk.contents(name).expect("a segment").len();
+    let next = segment_name(position::first_position(7));
+    disk.put(&next, &vec![0xAA; len]);
+    edit(&disk, name, |bytes| bytes[from..].fill(0));
+    let recovered = salvage(&disk);
+    assert_eq!(lost_in_silence(&recovered, &records), [0; 0]);
+    assert!(seen(&recovered).len() < records.len());
+}
+
+#[test]
+fn a_missing_segment_is_named_although_the_header_that_named_it_is_damaged_too() {
+    let disk = SimulatedDisk::new();
+    let mut writer = Writer::open(&disk);
+    let mut records: Vec<Seen> = Vec::new();
+    while segment_names(&disk).len() < 4 {
+        records.extend(writer.append_some(&records.len().to_string(), 1));
+    }
+    writer.close();
+    let names = segment_names(&disk);
+    for pair in names.windows(2) {
+        let [name, next] = pair else { continue };
+        let disk = fork(&disk);
+        disk.remove(name).expect("a removal");
+        edit(&disk, next, |bytes| bytes[..4096].fill(0xAA));
+        let recovered = salvage(&disk);
+        assert_eq!(lost_in_silence(&recovered, &records), [0; 0], "{name}");
     }
 }
 

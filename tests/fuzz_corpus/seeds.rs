@@ -1,0 +1,181 @@
+//! Inputs to begin with: for each target some that its decoder takes, and what they lead to.
+//!
+//! They are written by `ONCEKEY_WRITE_CORPUS=1 cargo test --features testing --test fuzz_corpus`.
+
+use oncekey::testing::internals;
+use oncekey::{Claim, ClaimOptions, Fingerprint, Key, Lease};
+
+use crate::operations::{BUFFERED, FAULTY, RESTLESS, SMALL_PAGES};
+use crate::segments::{OF_KILLED, SEAL_PAGES, SEAL_RECORDS};
+use crate::stores::{disk_of, options};
+use crate::subjects::{CLOSED, KILLED};
+use crate::support::{START_MS, ms};
+
+pub type Seeds = Vec<(String, Vec<u8>)>;
+
+fn of(mode: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[mode], bytes].concat()
+}
+
+pub fn records() -> Seeds {
+    let mut seeds = Seeds::new();
+    for (number, mut record) in internals::records().into_iter().enumerate() {
+        let words = record.len() as u64 / 8;
+        let word = internals::true_word(words, number as u64).to_le_bytes();
+        record[..8].copy_from_slice(&word);
+        // The position of the word is the mode; an odd one seals the record once more.
+        seeds.push((format!("seed-record-{number}"), of(number as u8, &record)));
+    }
+    let unsealed = vec![7; 128];
+    seeds.push(("seed-no-record".to_owned(), of(0, &unsealed)));
+    seeds
+}
+
+pub fn tickets() -> Seeds {
+    let disk = disk_of(&CLOSED.files);
+    let clock = oncekey::ManualClock::new(START_MS + 60_000);
+    let store = options(&clock).open_simulated(&disk).expect("a store");
+    let long = || ClaimOptions::new().lease(Lease::For(ms(60_000)));
+    let mut seeds = Seeds::new();
+    let keys = [("", "", "i"), ("scope", "operation", "id")];
+    for (number, (scope, operation, id)) in keys.into_iter().enumerate() {
+        let key = Key::new(scope, operation, id).expect("a key");
+        let fingerprint = Fingerprint::of([number as u8]);
+        let claim = store.claim_with(&key, fingerprint, long());
+        let Ok(Claim::Started(operation)) = claim else {
+            panic!("{claim:?}");
+        };
+        let ticket = operation.into_ticket().expect("a ticket").encode();
+        seeds.push((format!("seed-ticket-{number}"), of(0, &ticket)));
+        let unsealed = &ticket[..ticket.len() - 4];
+        seeds.push((format!("seed-unsealed-{number}"), of(1, unsealed)));
+    }
+    seeds.push(("seed-key".to_owned(), of(0, b"scope\0operation\0id")));
+    seeds
+}
+
+pub fn meta() -> Seeds {
+    let edit = |what: u8, at: u8, value: u64| [&[what, at][..], &value.to_le_bytes()].concat();
+    let newer = u8::from(serial(0) < serial(1));
+    let mut seeds = vec![("seed-whole".to_owned(), of(0, &[]))];
+    for (name, at, value) in [
+        ("serial", 16, u64::MAX - 1),
+        ("store", 24, 1),
+        ("secret", 40, 1),
+        ("epoch", 72, (1 << 28) - 1),
+        ("high-water", 80, u64::MAX),
+        ("watermark", 88, 0),
+        ("restored", 96, START_MS),
+        ("clean", 112, 0),
+        ("version", 8, 2),
+    ] {
+        seeds.push((format!("seed-{name}"), of(3, &edit(newer, at, value))));
+        seeds.push((format!("seed-torn-{name}"), of(0, &edit(newer, at, value))));
+    }
+    let both = [edit(0, 20, 9), edit(1, 20, 9)].concat();
+    seeds.push(("seed-both-torn".to_owned(), of(0, &both)));
+    seeds.push(("seed-same-slot".to_owned(), of(0, &edit(newer | 4, 0, 0))));
+    seeds.push(("seed-empty".to_owned(), of(0, &edit(6, 0, 0))));
+    seeds.push(("seed-short".to_owned(), of(0, &edit(6, 0, 64))));
+    seeds
+}
+
+fn serial(slot: usize) -> u64 {
+    crate::layout::u64_at(&CLOSED.files["META"], slot * crate::layout::PAGE + 16)
+}
+
+pub fn segments() -> Seeds {
+    let mut seeds = Seeds::new();
+    let modes = [
+        ("closed", 0),
+        ("killed", OF_KILLED),
+        ("sealed", SEAL_RECORDS),
+        ("forged", OF_KILLED | SEAL_RECORDS | SEAL_PAGES),
+    ];
+    for (name, mode) in modes {
+        seeds.push((format!("seed-{name}-whole"), of(mode, &[])));
+        for kind in 0..16 {
+            let number = kind as u16 * 37 + 5;
+            let [low, high] = number.to_le_bytes();
+            let edit = [0x80 | kind, kind * 3, low, high, 24, 1 + kind, 2, 3];
+            seeds.push((format!("seed-{name}-{kind}"), of(mode, &edit)));
+        }
+    }
+    // Behind the end of all, where nothing lies.
+    let last = KILLED.segment_names().len() as u8 - 1;
+    let behind = of(OF_KILLED, &[0, last, 0, 0xF0, 40, 0, 0, 0]);
+    seeds.push(("seed-killed-behind".to_owned(), behind));
+    // Fields of a claim that are counted up or added to.
+    for (name, within) in [("attempt", 96), ("times", 40), ("deadline", 64)] {
+        let edit = [0x81, 0, 0, 0, 8, 0xFF, 0xFF, 0xFF];
+        let mut bytes = of(SEAL_RECORDS, &edit);
+        let places = CLOSED.layout.segments[0].places.len() as u16;
+        let [low, high] = (within * places + 2).to_le_bytes();
+        (bytes[3], bytes[4]) = (low, high);
+        seeds.push((format!("seed-sealed-{name}"), bytes));
+    }
+    seeds
+}
+
+pub fn operations() -> Seeds {
+    // Claim, complete, checkpoint, drop, ticket and resume, forget, look and so on, on few keys.
+    let life = [
+        [0, 0, 0, 8],
+        [13, 0, 9, 0],
+        [8, 0, 90, 0],
+        [0, 1, 41, 8],
+        [21, 1, 0, 0],
+        [22, 1, 0, 0],
+        [15, 1, 0, 0],
+        [0, 2, 0, 9],
+        [16, 2, 0, 0],
+        [0, 2, 0, 4],
+        [12, 2, 0, 0],
+        [26, 0, 0, 0],
+        [18, 0, 0, 0],
+        [0, 3, 3, 4],
+        [17, 3, 0, 0],
+        [27, 0, 255, 0],
+        [0, 3, 0, 4],
+        [20, 3, 0, 0],
+        [23, 2, 2, 1],
+        [24, 4, 0, 0],
+        [25, 3, 60, 0],
+        [28, 0, 0, 0],
+    ]
+    .concat();
+    let ends = [
+        ("none", vec![]),
+        ("reopened", vec![29, 0, 0, 0]),
+        ("killed", vec![30, 0, 0, 0]),
+        ("power", vec![31, 0, 7, 1]),
+        (
+            "twice",
+            vec![28, 0, 1, 5, 31, 0, 3, 0, 0, 1, 0, 4, 30, 0, 0, 0],
+        ),
+    ];
+    let mut seeds = Seeds::new();
+    for (name, end) in ends {
+        for (how, head) in [
+            ("sync", [SMALL_PAGES, 0, 0, 0]),
+            ("buffered", [BUFFERED | RESTLESS, 0, 0, 3]),
+        ] {
+            let bytes = [&head[..], &life, &end, &life].concat();
+            seeds.push((format!("seed-{how}-{name}"), bytes));
+        }
+    }
+    for way in 0..8 {
+        for after in [4, 17, 40] {
+            let head = [FAULTY | SMALL_PAGES, way, after, 0];
+            let bytes = [&head[..], &life, &[29, 0, 0, 0], &life].concat();
+            seeds.push((format!("seed-fault-{way}-{after}"), bytes));
+        }
+    }
+    let large: Vec<u8> = (0..5)
+        .flat_map(|key| [0, key, 0, 9, 8, key, 255, 0])
+        .collect();
+    let bytes = [&[0, 0, 0, 0][..], &large, &[31, 0, 1, 1], &large].concat();
+    seeds.push(("seed-large".to_owned(), bytes));
+    seeds.push(("seed-nothing".to_owned(), vec![0; 4]));
+    seeds
+}
