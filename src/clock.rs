@@ -193,7 +193,7 @@ impl Clock for ManualClock {
     /// At most a millisecond: the next advance may come at any moment.
     fn real_time_until(&self, monotonic_ms: u64) -> Duration {
         let left_ms = monotonic_ms.saturating_sub(self.monotonic_ms());
-        Duration::from_millis(left_ms.min(os::MANUAL_SLEEP_MS_MAX))
+        os::manual_sleep(Duration::from_millis(left_ms))
     }
 }
 

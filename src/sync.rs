@@ -33,8 +33,10 @@ pub(crate) mod os {
     pub(crate) use std::thread_local;
     pub(crate) use std::time::Instant;
 
-    /// How long a thread sleeps at most where somebody sets the clock by hand.
-    pub(crate) const MANUAL_SLEEP_MS_MAX: u64 = 1;
+    /// How long a thread may sleep, at most `left`, where somebody sets the clock by hand.
+    pub(crate) fn manual_sleep(left: std::time::Duration) -> std::time::Duration {
+        left.min(std::time::Duration::from_millis(1))
+    }
 
     /// A clock was moved by hand: whoever sleeps for it looks every millisecond anyway.
     pub(crate) fn time_passed(_ms: u64) {}

@@ -313,10 +313,15 @@ fn damage_to_what_is_not_synced_yet_poisons_the_store() {
             .expect("a segment with records")
             .0;
         let file = fs::OpenOptions::new()
+            .read(true)
             .write(true)
             .open(directory.path().join(name))
             .expect("a file");
-        file.write_all_at(&[0x55], 4_096 + byte).expect("written");
+        let mut damaged = [0];
+        file.read_exact_at(&mut damaged, 4_096 + byte)
+            .expect("read");
+        damaged[0] ^= 0x55;
+        file.write_all_at(&damaged, 4_096 + byte).expect("written");
         match store.flush() {
             Err(error @ Unavailable::Poisoned { .. }) => {
                 assert!(error.to_string().contains("behind the store's back"));

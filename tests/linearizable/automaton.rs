@@ -24,6 +24,8 @@ impl Key {
                 states.push(self.state.clone());
                 states
             }
+            // A grant that it still holds would be its answer.
+            Some(_) if is_claim(call.what) && self.is_granted_to(operation.id) => Vec::new(),
             Some(answer) => self.answered(call, answer, window),
         };
         let acknowledged = operation.answer.is_some_and(|answer| {
@@ -37,6 +39,27 @@ impl Key {
             .into_iter()
             .filter(|_| granted == 0 || granted > self.highest_token)
             .map(|state| self.followed_by(state, acknowledged, with_power))
+            .collect()
+    }
+
+    /// The states in which a call leaves the key that is granted it and is not answered by that, but
+    /// loses it again. No attempt is higher than any that was seen.
+    pub fn granted_in_vain(
+        &self,
+        operation: &Operation,
+        with_power: bool,
+        attempt_max: u32,
+    ) -> Vec<Self> {
+        if !operation.may_lose_its_grant() || self.is_granted_to(operation.id) {
+            return Vec::new();
+        }
+        self.unknown(&operation.call, operation.id, operation.window)
+            .into_iter()
+            .filter(|state| match state {
+                State::Live(live) => live.attempt <= attempt_max,
+                _ => true,
+            })
+            .map(|state| self.followed_by(state, false, with_power))
             .collect()
     }
 
@@ -123,7 +146,7 @@ impl Key {
                 State::Live(_) if !force => None,
                 _ => Some(State::Absent),
             },
-            What::Get | What::Flush | What::Undo { .. } => None,
+            What::Get | What::Flush | What::Undo { .. } | What::HandOut { .. } => None,
         };
         next.into_iter().collect()
     }
@@ -227,7 +250,7 @@ impl Key {
             }
             (What::Forget { force }, Answer::Removed(true)) => match &self.state {
                 State::Live(_) => force.then_some(State::Absent),
-                State::Completed(_) => Some(State::Absent),
+                State::Completed(done) => done.alive(window).map(|_| State::Absent),
                 State::Absent => None,
             },
             (What::Forget { .. }, Answer::Removed(false)) => {
@@ -247,6 +270,14 @@ impl Key {
             (What::Get, Answer::Completed(seen)) => self.replayed(None, seen, window),
             (What::Flush, Answer::Done) => Some(self.state.clone()),
             (What::Undo { claim }, Answer::Done) => return self.undone(claim),
+            (
+                What::HandOut {
+                    claim,
+                    token,
+                    lease_ms,
+                },
+                Answer::Done,
+            ) => return self.handed_out(claim, token, lease(lease_ms, window)),
             _ => None,
         };
         next.into_iter().collect()
@@ -442,6 +473,27 @@ impl Key {
         Some(State::Live(live))
     }
 
+    fn is_granted_to(&self, claim: u64) -> bool {
+        self.live()
+            .is_some_and(|live| live.lost_grant == Some(claim) && live.phase == Phase::Owned)
+    }
+
+    /// The lease begins anew, if the claim has waited for the disk.
+    fn handed_out(&self, claim: u64, token: u64, lease_end: Option<Range>) -> Vec<State> {
+        let mut states = vec![self.state.clone()];
+        let live = self.live().filter(|live| {
+            let is_its = live.token == Some(token) || live.lost_grant == Some(claim);
+            is_its && live.phase == Phase::Owned
+        });
+        states.extend(live.map(|live| {
+            State::Live(Live {
+                lease_end,
+                ..live.clone()
+            })
+        }));
+        states
+    }
+
     /// A claim that nobody saw is taken back: nothing ran under it.
     fn undone(&self, claim: u64) -> Vec<State> {
         match self.live() {
@@ -457,6 +509,10 @@ impl Key {
             _ => vec![self.state.clone()],
         }
     }
+}
+
+fn is_claim(what: What) -> bool {
+    matches!(what, What::Claim { .. } | What::Resume { .. })
 }
 
 /// What tells a key's newest record from the one before.
@@ -495,6 +551,7 @@ fn is_durable(what: What, answer: Answer) -> bool {
             | What::Detach { .. }
             | What::Interrupt { .. }
             | What::Undo { .. }
+            | What::HandOut { .. }
     );
     is_written && !matches!(answer, Answer::LeaseLost { .. } | Answer::Pending { .. })
 }

@@ -47,6 +47,7 @@ pub struct Violation {
 struct Search<'a> {
     history: &'a KeyHistory,
     with_power: bool,
+    attempt_max: u32,
     /// Operations under way, by place.
     open: Vec<Option<usize>>,
     returned: Vec<bool>,
@@ -57,6 +58,7 @@ pub fn check(history: &KeyHistory) -> Result<Effort, Violation> {
     let mut search = Search {
         history,
         with_power: history.has_power_loss(),
+        attempt_max: history.highest_attempt(),
         open: vec![None; OPEN_MAX],
         returned: vec![false; history.operations.len()],
     };
@@ -132,8 +134,14 @@ impl Search<'_> {
                 if one.done & (1 << at) != 0 || !self.may_come(operation, one.done) {
                     continue;
                 }
-                for key in one.key.step(operation, self.with_power) {
-                    let done = one.done | 1 << at;
+                let done = one.done | 1 << at;
+                let answered = one.key.step(operation, self.with_power);
+                let in_vain = one
+                    .key
+                    .granted_in_vain(operation, self.with_power, self.attempt_max);
+                let answered = answered.into_iter().map(|key| (key, done));
+                let in_vain = in_vain.into_iter().map(|key| (key, one.done));
+                for (key, done) in answered.chain(in_vain) {
                     let next = Configuration { key, done };
                     if seen.insert(next.clone()) {
                         left.push(next);

@@ -66,6 +66,13 @@ pub enum What {
     Undo {
         claim: u64,
     },
+    /// The guard is handed out, and with that its lease begins anew. Never recorded: it belongs to
+    /// every claim that may have waited for the disk. The token is 0 where the answer was lost.
+    HandOut {
+        claim: u64,
+        token: u64,
+        lease_ms: u64,
+    },
 }
 
 /// What came back.
@@ -175,7 +182,35 @@ pub struct KeyHistory {
     pub events: Vec<Event>,
 }
 
+impl Operation {
+    /// Whether it waits for the disk, once it has the key and before it hands out the guard. It may
+    /// lose the key there, to an operator or to whoever finds its lease over; it asks anew then.
+    pub fn may_lose_its_grant(&self) -> bool {
+        let is_claim = matches!(self.call.what, What::Claim { .. } | What::Resume { .. });
+        is_claim && self.call.sync
+    }
+}
+
 impl KeyHistory {
+    /// The highest attempt that any answer mentions.
+    pub fn highest_attempt(&self) -> u32 {
+        let attempt_of = |operation: &Operation| match operation.answer {
+            Some(
+                Answer::Started { attempt, .. }
+                | Answer::Interrupted { attempt, .. }
+                | Answer::InProgress { attempt }
+                | Answer::Mismatch { attempt, .. }
+                | Answer::Held { attempt, .. }
+                | Answer::Waiting { attempt, .. }
+                | Answer::Pending { attempt },
+            ) => attempt,
+            Some(Answer::Completed(seen)) => seen.attempt,
+            Some(Answer::LeaseLost { new_attempt }) => new_attempt.unwrap_or(0),
+            _ => 0,
+        };
+        self.operations.iter().map(attempt_of).max().unwrap_or(0)
+    }
+
     pub fn has_power_loss(&self) -> bool {
         self.events.contains(&Event::End(End::Power))
     }
@@ -196,7 +231,7 @@ fn of_key(records: &[Record], key: u8) -> KeyHistory {
         .collect();
     let mut history = KeyHistory::default();
     // Call to its operation, and to what clears up after it.
-    let mut known: HashMap<u64, (usize, Option<usize>)> = HashMap::new();
+    let mut known: HashMap<u64, (Vec<usize>, Option<usize>)> = HashMap::new();
     for record in records {
         match *record {
             Record::Invoked { id, at_ms, call } => {
@@ -219,6 +254,14 @@ fn of_key(records: &[Record], key: u8) -> KeyHistory {
                     after: None,
                 };
                 let index = history.push(operation);
+                let handed_out = handed_out(&operation).map(|what| {
+                    history.push(Operation {
+                        call: Call { what, ..call },
+                        answer: Some(Answer::Done),
+                        after: Some(index),
+                        ..operation
+                    })
+                });
                 // A call without an answer may have been given up before the end came.
                 let follows = matches!(answer, None | Some(Answer::Cut))
                     .then(|| cleared(call.what, id))
@@ -231,11 +274,14 @@ fn of_key(records: &[Record], key: u8) -> KeyHistory {
                         ..operation
                     })
                 });
-                known.insert(id, (index, clearing));
+                let indexes = [Some(index), handed_out].into_iter().flatten().collect();
+                known.insert(id, (indexes, clearing));
             }
             Record::Answered { id, .. } => {
-                if let Some((index, clearing)) = known.remove(&id) {
-                    history.events.push(Event::Return(index));
+                if let Some((indexes, clearing)) = known.remove(&id) {
+                    history
+                        .events
+                        .extend(indexes.into_iter().map(Event::Return));
                     history.events.extend(clearing.map(Event::Return));
                 }
             }
@@ -254,6 +300,27 @@ impl KeyHistory {
         let index = self.operations.len() - 1;
         self.events.push(Event::Invoke(index));
         index
+    }
+}
+
+/// The last step of a claim that waited for the disk.
+fn handed_out(operation: &Operation) -> Option<What> {
+    let token = match operation.answer {
+        None | Some(Answer::Cut) => 0,
+        Some(Answer::Started { token, .. } | Answer::Interrupted { token, .. }) => token,
+        Some(_) => return None,
+    };
+    match operation.call.what {
+        What::Claim { lease_ms, .. } | What::Resume { lease_ms, .. }
+            if operation.call.sync && lease_ms > 0 =>
+        {
+            Some(What::HandOut {
+                claim: operation.id,
+                token,
+                lease_ms,
+            })
+        }
+        _ => None,
     }
 }
 

@@ -75,7 +75,7 @@ fn encoded_what(what: What) -> [u64; 4] {
         What::Forget { force } => [9, u64::from(force), 0, 0],
         What::Get => [10, 0, 0, 0],
         What::Flush => [11, 0, 0, 0],
-        What::Undo { .. } => unreachable!("never recorded"),
+        What::Undo { .. } | What::HandOut { .. } => unreachable!("never recorded"),
     }
 }
 

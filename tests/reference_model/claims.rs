@@ -311,11 +311,9 @@ impl Side {
             }
             (Expected::Started, Some(_)) => {
                 assert!(self.failing, "it could be released");
-                self.counts.abandoned += 1;
                 self.undone(asked, None);
             }
             (Expected::TakenOver(live), Some(found)) if found.attempt == live.attempt + 1 => {
-                self.counts.abandoned += 1;
                 self.undone(asked, Some(live));
             }
             // The comparison after the step finds any change.

@@ -142,8 +142,13 @@ impl StorageFile for Ledger {
 
 /// A log over a segment of which one record is promised, and where others come from.
 fn log() -> (Arc<Log>, Arc<Directory>, Arc<Platter>) {
+    log_of(2)
+}
+
+/// The same over one of so many records, all but one of which are promised.
+fn log_of(records: u64) -> (Arc<Log>, Arc<Directory>, Arc<Platter>) {
     let directory = Arc::new(Directory::default());
-    let (segments, mut platters) = segments(&[ROOM]);
+    let (segments, mut platters) = segments(&[records * RECORD_WORDS]);
     let time = Arc::new(StoreTime::start(Arc::new(Stopped), 0));
     let storage = Arc::new(Shelf(Arc::clone(&directory)));
     let log = Log::modelled_on(storage, segments, (RECORD_WORDS, 0), &time, ROOM);
@@ -262,17 +267,19 @@ fn a_close_ends_the_wait_for_room() {
 #[test]
 fn no_watermark_is_written_down_that_is_not_durable() {
     explore(3, || {
-        let (log, directory, platter) = log();
+        let (log, directory, platter) = log_of(3);
         directory.platter.set(platter).expect("once");
+        let write = |log: &Log| {
+            room(log).expect("promised");
+            let appended = append(log);
+            block_on(log.durable(appended.end, Lead::Allowed)).expect("no sync fails");
+        };
         let writer = {
             let log = Arc::clone(&log);
-            thread::spawn(move || {
-                room(&log).expect("the first segment");
-                let appended = append(&log);
-                block_on(log.durable(appended.end, Lead::Allowed)).expect("no sync fails");
-            })
+            thread::spawn(move || write(&log))
         };
         log.persist_progress();
+        write(&log);
         log.persist_progress();
         writer.join().expect("durable");
         log.persist_progress();
