@@ -124,7 +124,10 @@
 //!             // Perhaps it was sent: better none than two, or better two than none?
 //!             operation.complete_without_response()?;
 //!         }
-//!         _ => { /* done, or being done: acknowledge it, or leave it for later */ }
+//!         // Somebody is at it, and may still fail: leave the event for later.
+//!         Claim::InProgress(_) => {}
+//!         // Done: acknowledge it.
+//!         _ => {}
 //!     }
 //! }
 //! # assert_eq!(mails, 2);

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use oncekey::testing::{Difference, SimulatedDisk};
-use oncekey::{Durability, ManualClock, Recovery, Store};
+use oncekey::{Claim, Durability, ManualClock, Recovery, Store};
 
-use crate::model::{Crash, Model, State};
+use crate::calls;
+use crate::model::{Body, Crash, Model, State, name};
 use crate::script::{Script, Step};
 use crate::support::Random;
 use crate::world::{World, options};
@@ -192,6 +193,18 @@ impl Explorer {
         if let Err(complaint) = moment.model.check(&seen, crash, moment.now_ms) {
             panic!("{context}: {complaint}\n{report}");
         }
+        // Only a claim shows a checkpoint, and the image is not needed any more.
+        for (key, state) in &seen {
+            if !matches!(state, State::Pending { .. }) {
+                continue;
+            }
+            let note = interrupted_note(&store, *key)
+                .unwrap_or_else(|found| panic!("{context}: key {key}: {found}"));
+            let (model, now_ms) = (moment.model, moment.now_ms);
+            if let Err(complaint) = model.check_note(*key, state, crash, now_ms, &note) {
+                panic!("{context}: {complaint}\n{report}");
+            }
+        }
         seen
     }
 
@@ -278,6 +291,17 @@ impl Explorer {
             self.open(&moment, &image, crash, &format!("{context}, more work"));
             self.counts.after_more_work += 1;
         }
+    }
+}
+
+/// The checkpoint that the next owner of an interrupted key is shown.
+fn interrupted_note(store: &Store, key: u8) -> Result<Option<Body>, String> {
+    match store.claim(&name(key), calls::fingerprint(key)) {
+        Ok(Claim::Interrupted(operation)) => {
+            let previous = operation.previous().ok_or("no attempt before")?;
+            Ok(previous.checkpoint.as_deref().map(Body::from))
+        }
+        other => Err(format!("{other:?} for an interrupted key")),
     }
 }
 

@@ -289,6 +289,33 @@ impl Model {
         Ok(())
     }
 
+    /// Compares the checkpoint of a key that is pending with what it may be.
+    ///
+    /// # Errors
+    ///
+    /// The complaint.
+    pub fn check_note(
+        &self,
+        key: u8,
+        seen: &State,
+        crash: Crash,
+        now_ms: u64,
+        note: &Option<Body>,
+    ) -> Result<(), String> {
+        let history = self.keys.get(&key);
+        let allowed = history.map_or(&[][..], |history| history.allowed(crash));
+        let may_be = allowed
+            .iter()
+            .filter(|state| state.shows(seen, now_ms, &self.given))
+            .any(|state| matches!(state, State::Pending { notes, .. } if notes.contains(note)));
+        if may_be {
+            return Ok(());
+        }
+        Err(format!(
+            "key {key} has the checkpoint {note:?}, and may be {allowed:?}"
+        ))
+    }
+
     /// The answers were given by an open store: from now on they count.
     pub fn settle(&mut self, seen: &BTreeMap<u8, State>, crash: Crash, now_ms: u64) {
         for (key, seen) in seen {
