@@ -720,6 +720,33 @@ fn a_synced_claim_survives_power_loss_before_its_owner_has_it() {
     }
 }
 
+/// An open makes durable what it finds, and says so in META: the next segment's header would say so
+/// as well, but on a full disk there is none.
+#[test]
+fn what_an_open_on_a_full_disk_has_found_is_not_taken_for_a_torn_tail_later() {
+    let killed = SimulatedDisk::new();
+    let store = open(&killed, Durability::Buffered);
+    finish(&store, &key("k-1"), b"paid");
+    let disk = killed.crash_none_lost();
+    disk.capacity(0);
+    let store = small(Durability::Buffered).open_simulated(&disk);
+    let store = store.expect("opens on a full disk");
+    completed(store.claim(&key("k-1"), request()).expect("a claim"));
+    let killed = disk.crash_none_lost();
+    drop(store);
+    let mut names = killed.names().into_iter();
+    let name = names.find(|name| name.starts_with("segment-"));
+    let name = name.expect("a segment");
+    let mut contents = killed.contents(&name).expect("a segment");
+    let at = contents.windows(4).rposition(|bytes| bytes == b"paid");
+    contents[at.expect("the response")] ^= 1;
+    killed.put(&name, &contents);
+    match small(Durability::Buffered).open_simulated(&killed) {
+        Err(OpenError::Corrupt { .. }) => {}
+        other => panic!("a result was lost without a word: {other:?}"),
+    }
+}
+
 /// What a buffered call wrote is on no disk yet, but an answer in `Sync` that rests on it is: it may
 /// have been told to a client by then.
 #[test]
@@ -751,7 +778,7 @@ fn an_answer_in_sync_makes_durable_what_a_buffered_call_wrote_before() {
             };
             let mut held = None;
             match answer {
-                "get" | "forget" => drop(mode.release(operation).expect("a release")),
+                "get" | "forget" => mode.release(operation).expect("a release"),
                 "claim" | "mismatch" | "batch" => {
                     drop(mode.complete(operation, b"paid").expect("a completion"));
                 }
