@@ -720,6 +720,126 @@ fn a_synced_claim_survives_power_loss_before_its_owner_has_it() {
     }
 }
 
+/// An open makes durable what it finds, and says so in META: the next segment's header would say so
+/// as well, but on a full disk there is none.
+#[test]
+fn what_an_open_on_a_full_disk_has_found_is_not_taken_for_a_torn_tail_later() {
+    let killed = SimulatedDisk::new();
+    let store = open(&killed, Durability::Buffered);
+    finish(&store, &key("k-1"), b"paid");
+    let disk = killed.crash_none_lost();
+    disk.capacity(0);
+    let store = small(Durability::Buffered).open_simulated(&disk);
+    let store = store.expect("opens on a full disk");
+    completed(store.claim(&key("k-1"), request()).expect("a claim"));
+    let killed = disk.crash_none_lost();
+    drop(store);
+    let mut names = killed.names().into_iter();
+    let name = names.find(|name| name.starts_with("segment-"));
+    let name = name.expect("a segment");
+    let mut contents = killed.contents(&name).expect("a segment");
+    let at = contents.windows(4).rposition(|bytes| bytes == b"paid");
+    contents[at.expect("the response")] ^= 1;
+    killed.put(&name, &contents);
+    match small(Durability::Buffered).open_simulated(&killed) {
+        Err(OpenError::Corrupt { .. }) => {}
+        other => panic!("a result was lost without a word: {other:?}"),
+    }
+}
+
+/// What a buffered call wrote is on no disk yet, but an answer in `Sync` that rests on it is: it may
+/// have been told to a client by then.
+#[test]
+fn an_answer_in_sync_makes_durable_what_a_buffered_call_wrote_before() {
+    let answers = [
+        "get", "forget", "claim", "mismatch", "held", "reused", "batch", "taken",
+    ];
+    for style in STYLES {
+        let mode = Mode {
+            durability: Durability::Sync,
+            style,
+        };
+        for answer in answers {
+            let disk = SimulatedDisk::new();
+            let store = open(&disk, mode.durability);
+            let buffered = ClaimOptions::new().durability(Durability::Buffered);
+            let claim = |key: &Key| {
+                let claim = mode.claim_with(&store, key, request(), buffered.clone());
+                owned(claim.expect("a claim"))
+            };
+            let k = key("k-1");
+            let operation = claim(&k);
+            if !matches!(answer, "held" | "reused") {
+                store.flush().expect("synced");
+            }
+            let look = || match style {
+                Style::Blocking => store.get(&k).expect("a look"),
+                Style::Async => block_on(store.get_async(&k)).expect("a look"),
+            };
+            let mut held = None;
+            match answer {
+                "get" | "forget" => mode.release(operation).expect("a release"),
+                "claim" | "mismatch" | "batch" => {
+                    drop(mode.complete(operation, b"paid").expect("a completion"));
+                }
+                "taken" => {
+                    drop(operation);
+                    held = Some(claim(&k));
+                }
+                _ => held = Some(operation),
+            }
+            let before = open(&disk.crash_all_lost(), mode.durability);
+            let attempt_lost = match before.get(&k).expect("a look") {
+                KeyState::Absent => 0,
+                KeyState::Interrupted { attempt, .. } => attempt,
+                other => panic!("{answer}: it was synced: {other:?}"),
+            };
+            match answer {
+                "get" => assert!(matches!(look(), KeyState::Absent)),
+                "forget" => {
+                    let forgotten = match style {
+                        Style::Blocking => store.forget(&k, Forget::IfCompleted),
+                        Style::Async => block_on(store.forget_async(&k, Forget::IfCompleted)),
+                    };
+                    assert!(!forgotten.expect("absent"));
+                }
+                "claim" => drop(completed(mode.claim(&store, &k, request()))),
+                "batch" => {
+                    let pairs = [(&k, request())];
+                    let mut claims = match style {
+                        Style::Blocking => store.claim_many(pairs, ClaimOptions::new()),
+                        Style::Async => {
+                            block_on(store.claim_many_async(pairs, ClaimOptions::new()))
+                        }
+                    };
+                    drop(completed(claims.pop().expect("one").expect("a claim")));
+                }
+                "mismatch" | "reused" => {
+                    mismatch(mode.claim(&store, &k, other_request()));
+                }
+                _ => drop(in_progress(mode.claim(&store, &k, request()))),
+            }
+            let after = open(&disk.crash_all_lost(), mode.durability);
+            let state = after.get(&k).expect("a look");
+            let context = format!("{answer}, {mode:?}: {state:?}, was lost as {attempt_lost}");
+            match (answer, state) {
+                ("get" | "forget", KeyState::Absent) => assert_eq!(attempt_lost, 1, "{context}"),
+                ("claim" | "mismatch" | "batch", KeyState::Completed(_)) => {
+                    assert_eq!(attempt_lost, 1, "{context}");
+                }
+                ("held" | "reused", KeyState::Interrupted { attempt: 1, .. }) => {
+                    assert_eq!(attempt_lost, 0, "{context}");
+                }
+                ("taken", KeyState::Interrupted { attempt: 2, .. }) => {
+                    assert_eq!(attempt_lost, 1, "{context}");
+                }
+                _ => panic!("{context}"),
+            }
+            drop(held);
+        }
+    }
+}
+
 #[test]
 fn a_store_that_could_not_be_opened_for_an_error_opens_when_it_is_gone() {
     let disk = SimulatedDisk::new();

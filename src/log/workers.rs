@@ -450,6 +450,9 @@ fn flush_loop(shared: &Shared) {
     shared.commit.flush_until_stopped(&shared.appender);
 }
 
+#[cfg(all(test, not(oncekey_loom)))]
+mod tests;
+
 #[cfg(all(test, oncekey_loom))]
 impl Log {
     /// A log for models: without threads, over segments that are all there will be. So many words

@@ -1,6 +1,7 @@
 //! Damaged bytes: every byte of every file flipped, every truncation, zeroed pages, noise.
 
 use super::*;
+use crate::log::word;
 
 /// Some records in two segments, of which the first ones are known to be durable; and the disk
 /// after a kill.
@@ -276,6 +277,40 @@ fn damage_to_one_record_costs_one_record() {
             assert_eq!(seen(&recovered), all_without(&records, &[record.0]));
             assert_eq!(recovered.report.losses, [corruption]);
         }
+    }
+}
+
+/// A device that lost a write, or an older copy of the page: the length proves itself, and above the
+/// watermark this is what a writer leaves that was killed.
+#[test]
+fn a_durable_record_that_is_unfinished_again_is_damage_and_no_hole() {
+    let (disk, records) = closed_store();
+    for record in &records {
+        let (name, byte) = place(&disk, record.0);
+        let damaged = fork(&disk);
+        edit(&damaged, &name, |bytes| {
+            let seed = Header::decode(&bytes[..4096]).expect("a header").seed();
+            let at = byte..byte + 8;
+            let raw = u64::from_le_bytes(bytes[at.clone()].try_into().expect("a word"));
+            let Decoded::Word { words, state } = word::decode(raw, record.0, seed) else {
+                panic!("no word at {byte} of {name}");
+            };
+            assert_eq!(state, State::Committed);
+            let reserved = word::encode(words, State::Reserved, record.0, seed);
+            bytes[at].copy_from_slice(&reserved.to_le_bytes());
+        });
+        let corruption = corruption(open(&damaged));
+        assert_eq!(corruption.damage, Damage::Unfinished);
+        assert_eq!((&corruption.file, corruption.offset), (&name, byte as u64));
+        assert_eq!(corruption.first_sequence, record.0);
+        let recovered = salvage(&damaged);
+        let expected = all_without(&records, &[record.0]);
+        assert_eq!(seen(&recovered), expected);
+        assert_eq!(recovered.report.losses, [corruption]);
+        assert_eq!(recovered.report.holes, 0);
+        assert_eq!(recovered.report.kept_copies.len(), 1);
+        drop(recovered);
+        assert_settled(&damaged, &expected);
     }
 }
 
