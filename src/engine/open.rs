@@ -32,6 +32,9 @@ use crate::sync::thread::{self, ThreadId};
 use crate::sync::{self, AtomicU64, AtomicUsize, Condvar, Mutex, mutation};
 use crate::timer::{self, Timer};
 
+#[cfg(all(test, not(oncekey_loom)))]
+mod tests;
+
 /// How far ahead a restored copy's epochs begin: the original may have been opened this often since.
 const RESTORED_EPOCHS: u64 = 1 << 20;
 
