@@ -389,13 +389,10 @@ impl<R: AsRef<[u8]>> Completion<R> {
     ///
     /// As for [`Operation::complete`].
     pub fn commit(self) -> Result<Saved, FinishError> {
-        let retention_ms = match self.retention_ms() {
-            Ok(retention_ms) => retention_ms,
-            Err(error) => return Err(FinishError::held(error, self.operation)),
-        };
-        let level = self.level(Lead::Allowed);
-        let finish = finish(&self.response, &self.principal, retention_ms);
-        self.operation.finish_blocking(finish, level).map(completed)
+        let (this, retention_ms) = self.with_retention()?;
+        let level = this.level(Lead::Allowed);
+        let finish = finish(&this.response, &this.principal, retention_ms);
+        this.operation.finish_blocking(finish, level).map(completed)
     }
 
     /// [`commit`](Self::commit) without blocking, with the promise of
@@ -405,21 +402,22 @@ impl<R: AsRef<[u8]>> Completion<R> {
     ///
     /// As for [`Operation::complete`].
     pub async fn commit_async(self) -> Result<Saved, FinishError> {
-        let retention_ms = match self.retention_ms() {
-            Ok(retention_ms) => retention_ms,
-            Err(error) => return Err(FinishError::held(error, self.operation)),
-        };
-        let level = self.level(Lead::Never);
-        let finish = finish(&self.response, &self.principal, retention_ms);
-        self.operation.finish(finish, level).await.map(completed)
+        let (this, retention_ms) = self.with_retention()?;
+        let level = this.level(Lead::Never);
+        let finish = finish(&this.response, &this.principal, retention_ms);
+        this.operation.finish(finish, level).await.map(completed)
     }
 
-    fn retention_ms(&self) -> Result<u64, WriteError> {
+    /// With how long the result is kept, in ms; an option out of range gives the guard back.
+    fn with_retention(self) -> Result<(Self, u64), FinishError> {
         if !self.options.has_retention() {
-            return Ok(self.operation.grant().retention_ms);
+            let retention_ms = self.operation.grant().retention_ms;
+            return Ok((self, retention_ms));
         }
-        let resolved = self.options.resolve(self.operation.engine.settings())?;
-        Ok(resolved.retention_ms)
+        match self.options.resolve(self.operation.engine.settings()) {
+            Ok(resolved) => Ok((self, resolved.retention_ms)),
+            Err(error) => Err(FinishError::held(error.into(), self.operation)),
+        }
     }
 
     fn level(&self, lead: Lead) -> Level {

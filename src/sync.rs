@@ -18,6 +18,8 @@ pub(crate) use self::real::*;
 #[cfg(oncekey_loom)]
 pub(crate) use self::modelled::*;
 
+#[cfg(any(oncekey_loom, oncekey_shuttle))]
+mod locks;
 #[cfg(oncekey_shuttle)]
 mod shuttled;
 #[cfg(oncekey_shuttle)]
@@ -105,79 +107,13 @@ mod real {
 #[cfg(oncekey_loom)]
 mod modelled {
     // Counting references is the library's affair; models are about what is done through them.
+    pub(crate) use crate::sync::locks::{Mutex, MutexGuard};
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
     pub(crate) use loom::thread;
     pub(crate) use std::sync::Arc;
 
-    use std::ops::{Deref, DerefMut};
-    use std::sync::{PoisonError, TryLockError};
+    use std::sync::PoisonError;
     use std::time::{Duration, Instant};
-
-    /// loom's mutex with `parking_lot`'s signature.
-    #[derive(Debug)]
-    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
-
-    /// The same for its guard.
-    #[derive(Debug)]
-    pub(crate) struct MutexGuard<'a, T> {
-        mutex: &'a Mutex<T>,
-        /// `None` only within [`MutexGuard::unlocked`] and a wait.
-        held: Option<loom::sync::MutexGuard<'a, T>>,
-    }
-
-    impl<T> Mutex<T> {
-        pub(crate) fn new(value: T) -> Self {
-            Self(loom::sync::Mutex::new(value))
-        }
-
-        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            MutexGuard {
-                mutex: self,
-                held: Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)),
-            }
-        }
-
-        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-            let held = match self.0.try_lock() {
-                Ok(held) => held,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return None,
-            };
-            Some(MutexGuard {
-                mutex: self,
-                held: Some(held),
-            })
-        }
-    }
-
-    impl<T: Default> Default for Mutex<T> {
-        fn default() -> Self {
-            Self::new(T::default())
-        }
-    }
-
-    impl<T> MutexGuard<'_, T> {
-        pub(crate) fn unlocked<R>(guard: &mut Self, body: impl FnOnce() -> R) -> R {
-            drop(guard.held.take());
-            let done = body();
-            guard.held = guard.mutex.lock().held.take();
-            done
-        }
-    }
-
-    impl<T> Deref for MutexGuard<'_, T> {
-        type Target = T;
-
-        fn deref(&self) -> &T {
-            self.held.as_ref().expect("held but for a wait")
-        }
-    }
-
-    impl<T> DerefMut for MutexGuard<'_, T> {
-        fn deref_mut(&mut self) -> &mut T {
-            self.held.as_mut().expect("held but for a wait")
-        }
-    }
 
     /// loom's condition with `parking_lot`'s signature. Time never passes: who waits and is not
     /// notified waits for ever, which loom notices.

@@ -249,7 +249,7 @@ impl Engine {
         drop(stripe);
         let replaces = match self.examine(&located, &request.key, now_ms)? {
             Examined::Found(found) => return Ok(answer_completed(found, request)),
-            Examined::Expired(slot) => Some(slot),
+            Examined::Expired(found) => Some(found.slot),
             Examined::NotFound => None,
         };
         let mut stripe = self.index.lock(hash);

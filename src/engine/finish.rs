@@ -421,16 +421,11 @@ impl Engine {
         drop(stripe);
         // An expired result is removed like a live one, since its bytes are there until they are
         // reclaimed; but to everybody who asks the key was absent already.
-        let found = match self.examine(&located, key, 0).map_err(ClaimError::from)? {
-            Examined::Found(found) => found,
-            Examined::NotFound | Examined::Expired(_) => return Ok(ForgetStep::Absent),
-        };
-        let forgotten = match self
-            .examine(&located, key, now_ms)
-            .map_err(ClaimError::from)?
-        {
-            Examined::Found(_) => Forgotten::Removed,
-            Examined::NotFound | Examined::Expired(_) => Forgotten::Absent,
+        let examined = self.examine(&located, key, now_ms);
+        let (found, forgotten) = match examined.map_err(ClaimError::from)? {
+            Examined::Found(found) => (found, Forgotten::Removed),
+            Examined::Expired(found) => (found, Forgotten::Absent),
+            Examined::NotFound => return Ok(ForgetStep::Absent),
         };
         let removed = Removed {
             fingerprint: found.fingerprint,

@@ -71,7 +71,7 @@ pub(crate) enum Examined {
     /// None of them is.
     NotFound,
     /// This one is, and its time is over.
-    Expired(Slot),
+    Expired(Found),
     /// This one is.
     Found(Found),
 }
@@ -106,15 +106,17 @@ impl Located {
         if record.kind != Kind::Complete {
             return Err(self.damaged());
         }
-        if !record.is_live(now_ms) {
-            return Ok(Examined::Expired(self.slot));
-        }
-        Ok(Examined::Found(Found {
+        let found = Found {
             slot: self.slot,
             fingerprint: record.fingerprint,
             started_ms: record.started_ms,
             stored: Stored::read(segment, self.slot, &record, words),
-        }))
+        };
+        Ok(if record.is_live(now_ms) {
+            Examined::Found(found)
+        } else {
+            Examined::Expired(found)
+        })
     }
 
     #[cold]

@@ -113,7 +113,7 @@ pub(crate) mod os {
     //! What the system gives, as shuttle gives it.
 
     use std::future::poll_fn;
-    use std::ops::{Add, Deref, DerefMut};
+    use std::ops::Add;
     use std::sync::{Arc, Mutex as Plain, MutexGuard as PlainGuard, PoisonError};
     use std::task::{Context, Poll, Waker};
     use std::time::Duration;
@@ -122,6 +122,7 @@ pub(crate) mod os {
 
     use super::scheduling_point;
 
+    pub(crate) use crate::sync::locks::{Mutex, MutexGuard};
     pub(crate) use shuttle::thread_local;
 
     /// To the end: whoever sleeps for a clock is woken when it is moved.
@@ -226,66 +227,6 @@ pub(crate) mod os {
 
         fn add(self, duration: Duration) -> Self {
             Self(self.0 + duration)
-        }
-    }
-
-    /// shuttle's mutex with `parking_lot`'s signature.
-    #[derive(Debug, Default)]
-    pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
-
-    /// Holds a [`Mutex`], but for the time of [`MutexGuard::unlocked`].
-    #[derive(Debug)]
-    pub(crate) struct MutexGuard<'a, T> {
-        mutex: &'a Mutex<T>,
-        held: Option<shuttle::sync::MutexGuard<'a, T>>,
-    }
-
-    impl<T> Mutex<T> {
-        pub(crate) fn new(value: T) -> Self {
-            Self(shuttle::sync::Mutex::new(value))
-        }
-
-        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            MutexGuard {
-                mutex: self,
-                held: Some(
-                    self.0
-                        .lock()
-                        .unwrap_or_else(|poisoned| poisoned.into_inner()),
-                ),
-            }
-        }
-
-        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-            self.0.try_lock().ok().map(|held| MutexGuard {
-                mutex: self,
-                held: Some(held),
-            })
-        }
-    }
-
-    impl<T> MutexGuard<'_, T> {
-        /// Lets go of the lock meanwhile.
-        pub(crate) fn unlocked<U>(guard: &mut Self, body: impl FnOnce() -> U) -> U {
-            guard.held = None;
-            let value = body();
-            let held = guard.mutex.0.lock();
-            guard.held = Some(held.unwrap_or_else(|poisoned| poisoned.into_inner()));
-            value
-        }
-    }
-
-    impl<T> Deref for MutexGuard<'_, T> {
-        type Target = T;
-
-        fn deref(&self) -> &T {
-            self.held.as_ref().unwrap_or_else(|| unreachable!("held"))
-        }
-    }
-
-    impl<T> DerefMut for MutexGuard<'_, T> {
-        fn deref_mut(&mut self) -> &mut T {
-            self.held.as_mut().unwrap_or_else(|| unreachable!("held"))
         }
     }
 

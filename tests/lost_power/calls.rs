@@ -133,12 +133,15 @@ impl World {
         }
     }
 
+    /// The guard of a key, with when its lease is over, for an end that may give it back.
+    pub fn guard_and_lease_end(&mut self, key: u8) -> Option<(Operation, Terms, Option<u64>)> {
+        let lease_end_ms = self.holders.get(&key)?.lease_end_ms;
+        let (operation, terms) = self.guard(key)?;
+        Some((operation, terms, lease_end_ms))
+    }
+
     fn complete(&mut self, key: u8, len: Option<usize>, at: Option<Durability>, principal: bool) {
-        let lease_end_ms = self
-            .holders
-            .get(&key)
-            .and_then(|holder| holder.lease_end_ms);
-        let Some((operation, terms)) = self.guard(key) else {
+        let Some((operation, terms, lease_end_ms)) = self.guard_and_lease_end(key) else {
             return;
         };
         let response = len.map(|len| response(key, len));
@@ -185,11 +188,7 @@ impl World {
     }
 
     fn release(&mut self, key: u8) {
-        let lease_end_ms = self
-            .holders
-            .get(&key)
-            .and_then(|holder| holder.lease_end_ms);
-        let Some((operation, terms)) = self.guard(key) else {
+        let Some((operation, terms, lease_end_ms)) = self.guard_and_lease_end(key) else {
             return;
         };
         self.may(key, State::Absent);

@@ -148,11 +148,7 @@ impl World {
     }
 
     pub fn cancel_complete(&mut self, key: u8, len: usize) {
-        let lease_end_ms = self
-            .holders
-            .get(&key)
-            .and_then(|holder| holder.lease_end_ms);
-        let Some((operation, terms)) = self.guard(key) else {
+        let Some((operation, terms, lease_end_ms)) = self.guard_and_lease_end(key) else {
             return;
         };
         let response = response(key, len);

@@ -141,13 +141,7 @@ fn an_expired_result_is_replaced_once() {
         let store = Store::new(4);
         store.store(&store.key, b"0");
         store.clock.0.store(2_000_000, Ordering::Relaxed);
-        let other = spawn(&store, |store| store.run(b"a"));
-        let own = store.run(b"b");
-        match (own, other.join().expect("answered")) {
-            (Ran::Executed, Ran::Replayed(answer)) => assert_eq!(answer, b"b"),
-            (Ran::Replayed(answer), Ran::Executed) => assert_eq!(answer, b"a"),
-            both => panic!("{both:?}"),
-        }
+        one_executes_the_other_gets_its_answer(&store);
         store.check_quiet(0);
     });
 }

@@ -267,6 +267,17 @@ fn is_granted(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Started(_) | Outcome::Interrupted(_))
 }
 
+/// Two run the same operation at once.
+fn one_executes_the_other_gets_its_answer(store: &Arc<Store>) {
+    let other = spawn(store, |store| store.run(b"a"));
+    let own = store.run(b"b");
+    match (own, other.join().expect("answered")) {
+        (Ran::Executed, Ran::Replayed(answer)) => assert_eq!(answer, b"b"),
+        (Ran::Replayed(answer), Ran::Executed) => assert_eq!(answer, b"a"),
+        both => panic!("{both:?}"),
+    }
+}
+
 /// How one who ran an operation fared.
 #[derive(Debug, PartialEq, Eq)]
 enum Ran {
