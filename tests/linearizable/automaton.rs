@@ -43,7 +43,7 @@ impl Key {
     }
 
     /// The states in which a call leaves the key that is granted it and is not answered by that, but
-    /// loses it again. No attempt is higher than any that was seen.
+    /// loses it again, up to `attempt_max`.
     pub fn granted_in_vain(
         &self,
         operation: &Operation,
@@ -268,7 +268,10 @@ impl Key {
                 self.looked(attempt, token, |live| live.unheld(window))
             }
             (What::Get, Answer::Completed(seen)) => self.replayed(None, seen, window),
-            (What::Flush, Answer::Done) => Some(self.state.clone()),
+            (What::Flush, Answer::Done)
+            | (What::Claim { .. } | What::Resume { .. }, Answer::Refused) => {
+                Some(self.state.clone())
+            }
             (What::Undo { claim }, Answer::Done) => return self.undone(claim),
             (
                 What::HandOut {

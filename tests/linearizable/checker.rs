@@ -47,7 +47,8 @@ pub struct Violation {
 struct Search<'a> {
     history: &'a KeyHistory,
     with_power: bool,
-    attempt_max: u32,
+    /// The highest attempt that any answer mentions.
+    attempt_seen: u32,
     /// Operations under way, by place.
     open: Vec<Option<usize>>,
     returned: Vec<bool>,
@@ -58,7 +59,7 @@ pub fn check(history: &KeyHistory) -> Result<Effort, Violation> {
     let mut search = Search {
         history,
         with_power: history.has_power_loss(),
-        attempt_max: history.highest_attempt(),
+        attempt_seen: history.highest_attempt(),
         open: vec![None; OPEN_MAX],
         returned: vec![false; history.operations.len()],
     };
@@ -117,6 +118,7 @@ impl Search<'_> {
     ) -> Option<HashSet<Configuration>> {
         let mut reached = HashSet::new();
         let mut seen: HashSet<Configuration> = from.clone();
+        let attempt_max = self.attempt_max();
         let mut left: Vec<Configuration> = from.iter().cloned().collect();
         while let Some(mut one) = left.pop() {
             match place {
@@ -138,7 +140,7 @@ impl Search<'_> {
                 let answered = one.key.step(operation, self.with_power);
                 let in_vain = one
                     .key
-                    .granted_in_vain(operation, self.with_power, self.attempt_max);
+                    .granted_in_vain(operation, self.with_power, attempt_max);
                 let answered = answered.into_iter().map(|key| (key, done));
                 let in_vain = in_vain.into_iter().map(|key| (key, one.done));
                 for (key, done) in answered.chain(in_vain) {
@@ -153,6 +155,15 @@ impl Search<'_> {
             }
         }
         Some(reached)
+    }
+
+    /// Beyond what was seen, each of the open calls may have been granted one attempt in vain, and
+    /// the key then have been removed, or the store closed, before any answer told of it. Without
+    /// this bound two late owners would take turns for ever.
+    fn attempt_max(&self) -> u32 {
+        let open = self.open.iter().flatten();
+        let may_lose = |at: &&usize| self.history.operations[**at].may_lose_its_grant();
+        self.attempt_seen + open.filter(may_lose).count() as u32
     }
 
     fn may_come(&self, operation: &Operation, done: u64) -> bool {

@@ -116,7 +116,7 @@ pub enum Answer {
     Pending {
         attempt: u32,
     },
-    /// An error that promises to have changed nothing.
+    /// An error that promises to have changed nothing, but for grants in vain before it.
     Refused,
     /// A future that was dropped, or an outcome that is unknown: it took effect or not.
     Cut,
@@ -147,6 +147,13 @@ pub enum Record {
     Invoked { id: u64, at_ms: u64, call: Call },
     Answered { id: u64, at_ms: u64, answer: Answer },
     Ended(End),
+}
+
+impl Call {
+    fn may_lose_its_grant(&self) -> bool {
+        let is_claim = matches!(self.what, What::Claim { .. } | What::Resume { .. });
+        is_claim && self.sync
+    }
 }
 
 /// A call with its answer; `None` where the end came first.
@@ -186,8 +193,7 @@ impl Operation {
     /// Whether it waits for the disk, once it has the key and before it hands out the guard. It may
     /// lose the key there, to an operator or to whoever finds its lease over; it asks anew then.
     pub fn may_lose_its_grant(&self) -> bool {
-        let is_claim = matches!(self.call.what, What::Claim { .. } | What::Resume { .. });
-        is_claim && self.call.sync
+        self.call.may_lose_its_grant()
     }
 }
 
@@ -237,7 +243,8 @@ fn of_key(records: &[Record], key: u8) -> KeyHistory {
             Record::Invoked { id, at_ms, call } => {
                 let answered = answers.get(&id);
                 let is_of_all = call.what == What::Flush;
-                let is_refused = matches!(answered, Some((Answer::Refused, _)));
+                let is_refused =
+                    matches!(answered, Some((Answer::Refused, _))) && !call.may_lose_its_grant();
                 if is_refused || !(is_of_all || call.key == key) {
                     continue;
                 }

@@ -499,6 +499,24 @@ fn a_claim_that_nobody_saw_stays() {
 }
 
 #[test]
+fn a_grant_that_was_lost_unseen_leaves_no_trace() {
+    let fenced = |mut story: Story| {
+        let id = story.begin(CLAIM);
+        (story.call(What::Interrupt { token: 10 }, Answer::Done), id)
+    };
+    let (waits, id) = fenced(Story::new());
+    // It asks anew, and is the next attempt.
+    let asked_anew = waits.clone().end(id, taken(2, 20));
+    told_apart(&waits.clone().end(id, started(20)), &asked_anew);
+    // The store is closed before it can: the attempt was one all the same.
+    let closed = waits.end(id, Answer::Refused);
+    ends(&closed, CLAIM, started(20), taken(2, 20));
+    // Who does not wait for the disk is refused before it is granted anything.
+    let (at_once, id) = fenced(Story::buffered());
+    told_apart(&at_once.end(id, Answer::Refused), &closed);
+}
+
+#[test]
 fn a_call_in_flight_takes_effect_after_the_kill() {
     let mut story = Story::new();
     story.begin(CLAIM);
