@@ -22,6 +22,7 @@ pub fn identify(disk: &SimulatedDisk, created_ms: u64) {
         high_water_ms: 0,
         watermark: 0,
         clean: true,
+        snapshot: false,
         restored_at_ms: 0,
         created_ms,
     };

@@ -219,6 +219,7 @@ mod options;
 mod report;
 mod response;
 mod run;
+mod snapshot;
 mod stats;
 mod store;
 mod ticket;
@@ -259,6 +260,7 @@ mod public {
     pub use crate::report::{RecoveryReport, TornTail};
     pub use crate::response::{Replay, Response};
     pub use crate::run::{OnInterrupted, RunError, RunOptions};
+    pub use crate::snapshot::{Snapshot, SnapshotError};
     pub use crate::stats::Stats;
     pub use crate::store::{Forget, Store};
     pub use crate::ticket::{ResumeError, Ticket, TicketError};

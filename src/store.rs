@@ -25,9 +25,10 @@ use crate::log::commit::Lead;
 use crate::log::recover;
 use crate::open_error::OpenError;
 use crate::operation::Operation;
-use crate::options::{ClaimOptions, Durability, Options, ResolvedClaim};
+use crate::options::{ClaimOptions, Options, ResolvedClaim};
 use crate::report::RecoveryReport;
 use crate::run::{RunError, RunOptions};
+use crate::snapshot::{self, Snapshot, SnapshotError};
 use crate::stats::Stats;
 use crate::ticket::{ResumeError, Ticket};
 use crate::token::Token;
@@ -471,6 +472,63 @@ impl Store {
         self.flush_to(Lead::Never).await
     }
 
+    /// Makes a copy of the store in `directory` that can be opened, while the store goes on: a
+    /// backup.
+    ///
+    /// The copy is the store as it was at one moment within the call. Everything that was
+    /// acknowledged before the call is in it, under either
+    /// [`Durability`](crate::Durability), and whatever is in it is
+    /// durable when the call returns. Claims are not held up, but for the sync at the beginning.
+    ///
+    /// The directory is made if it does not exist, and must be empty. On the store's own file system
+    /// all but the newest segment are hard links, which take no time and no space; the rest, and
+    /// everything on another file system, is copied. Links share their bytes with the store, so a
+    /// disk that fails takes both: copy a snapshot to another machine for that.
+    ///
+    /// A snapshot that is opened counts as [restored](crate::Options::restored), whether the option
+    /// is set or not: its tokens begin far above those of the original, which may have gone on. Keys
+    /// that were pending are interrupted in it, as after a crash.
+    ///
+    /// Blocks: in an async program call it where that is allowed.
+    ///
+    /// # Errors
+    ///
+    /// [`SnapshotError`]. What was begun is removed again. If that fails as well, or the process
+    /// dies, what is left is a whole snapshot or does not open.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use oncekey::{Fingerprint, Key, KeyState, Store};
+    ///
+    /// let store = Store::open(dir.path().join("store"))?;
+    /// let key = Key::new("acct_1", "POST /v1/payments", "a-clients-key")?;
+    /// let claim = store.claim(&key, Fingerprint::of(b"request"))?;
+    /// claim.started().expect("new").complete(b"paid")?;
+    ///
+    /// store.snapshot(dir.path().join("backup"))?;
+    /// let copy = Store::open(dir.path().join("backup"))?;
+    /// assert!(matches!(copy.get(&key)?, KeyState::Completed(_)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn snapshot(&self, directory: impl AsRef<Path>) -> Result<Snapshot, SnapshotError> {
+        snapshot::take(&self.engine, directory.as_ref())
+    }
+
+    /// [`snapshot`](Self::snapshot) onto a simulated disk, which must be empty.
+    ///
+    /// # Errors
+    ///
+    /// As for [`snapshot`](Self::snapshot).
+    #[cfg(any(test, feature = "testing"))]
+    pub fn snapshot_simulated(
+        &self,
+        disk: &crate::fs::simulated::SimulatedDisk,
+    ) -> Result<Snapshot, SnapshotError> {
+        snapshot::take_into(&self.engine, disk, Path::new("simulated"))
+    }
+
     /// Closes the store: interrupts every guard, finishes writes under way, syncs everything and
     /// unlocks the directory. Later calls on any handle or guard give [`Unavailable::Closed`];
     /// responses already handed out stay readable. Closing twice is fine.
@@ -493,17 +551,7 @@ impl Store {
     }
 
     async fn flush_to(&self, lead: Lead) -> Result<(), Unavailable> {
-        if self.engine.is_forked() {
-            return Err(Unavailable::Forked);
-        }
-        if self.engine.is_closed() {
-            return Err(Unavailable::Closed);
-        }
-        let level = Level {
-            durability: Durability::Sync,
-            lead,
-        };
-        self.engine.reach(self.engine.log().tail(), level).await
+        self.engine.flush(lead).await.map(drop)
     }
 
     fn list(&self, held: bool) -> Result<Vec<PendingKey>, Unavailable> {

@@ -176,6 +176,21 @@ impl Engine {
             })
     }
 
+    /// Makes all that was appended so far durable; the position behind it.
+    pub(crate) async fn flush(&self, lead: Lead) -> Result<u64, Unavailable> {
+        self.check_process()?;
+        if self.is_closed() {
+            return Err(Unavailable::Closed);
+        }
+        let level = Level {
+            durability: Durability::Sync,
+            lead,
+        };
+        let end = self.log.tail();
+        self.reach(end, level).await?;
+        Ok(end)
+    }
+
     /// Promises `words`, waiting for the preparer if need be.
     async fn promise(&self, words: u64) -> Result<Promise<'_>, RoomError> {
         self.log

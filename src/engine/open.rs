@@ -63,11 +63,9 @@ pub(crate) fn start(
     check_clock(&settings, wall_ms, high_water_ms)?;
     let time = Arc::new(StoreTime::start(Arc::clone(&settings.clock), high_water_ms));
 
-    let epochs = if settings.restored {
-        RESTORED_EPOCHS
-    } else {
-        1
-    };
+    // A snapshot is a copy whose original has gone on, whether its opener says so or not.
+    let restored = settings.restored || meta.meta().snapshot;
+    let epochs = if restored { RESTORED_EPOCHS } else { 1 };
     let newest = position::epoch_of(log_end).max(meta.meta().epoch);
     let epoch = newest
         .checked_add(epochs)
@@ -77,10 +75,11 @@ pub(crate) fn start(
     meta.update(|meta| {
         meta.epoch = epoch;
         meta.clean = false;
+        meta.snapshot = false;
         // All of it was made durable just now, so what is missing from it later is damage.
         meta.watermark = log_end;
         meta.high_water_ms = meta.high_water_ms.max(high_water_ms).max(now_ms);
-        if settings.restored {
+        if restored {
             meta.restored_at_ms = now_ms;
         }
     })

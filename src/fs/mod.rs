@@ -13,6 +13,7 @@
 //! are used by the latter only.
 
 use std::fmt::Debug;
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
@@ -57,6 +58,19 @@ pub(crate) trait Storage: Send + Sync + Debug {
 
     /// Takes a name away. Open files and maps stay usable.
     fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Gives the target the file under the same name, without copying its bytes, where both are on a
+    /// file system that can: `false` where not, and nothing has happened then. The file must not
+    /// change any more, since the bytes may be the same ones for good. Contents survive a loss of
+    /// power, the new name does after the target's `sync_directory`.
+    fn share(&self, _name: &str, _target: &dyn Storage) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    /// The directory itself, if it is one of the system's.
+    fn system_directory(&self) -> Option<&File> {
+        None
+    }
 
     /// Makes all creations, renames and removals so far survive a loss of power.
     fn sync_directory(&self) -> io::Result<()>;

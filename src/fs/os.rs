@@ -137,6 +137,29 @@ impl Storage for OsStorage {
         })?)
     }
 
+    fn share(&self, name: &str, target: &dyn Storage) -> io::Result<bool> {
+        check_name(name)?;
+        let Some(directory) = target.system_directory() else {
+            return Ok(false);
+        };
+        let link = || {
+            let flags = AtFlags::empty();
+            rustix::fs::linkat(&self.directory, name, directory, name, flags)
+        };
+        match retry_on_intr(link) {
+            Ok(()) => Ok(true),
+            // Another file system, one without hard links, or no more of them for this file.
+            Err(Errno::XDEV | Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK) => {
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn system_directory(&self) -> Option<&File> {
+        Some(&self.directory)
+    }
+
     fn sync_directory(&self) -> io::Result<()> {
         self.directory.sync_all()
     }

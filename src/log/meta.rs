@@ -39,6 +39,7 @@ mod at {
     pub(super) const RESTORED: usize = 96;
     pub(super) const CREATED: usize = 104;
     pub(super) const CLEAN: usize = 112;
+    pub(super) const SNAPSHOT: usize = 113;
 }
 
 // The table in docs/format.md, field by field: each begins where the one before it ends.
@@ -48,6 +49,7 @@ const _: () = {
     assert!(at::HIGH_WATER == at::EPOCH + 8 && at::WATERMARK == at::HIGH_WATER + 8);
     assert!(at::RESTORED == at::WATERMARK + 8 && at::CREATED == at::RESTORED + 8);
     assert!(at::CLEAN == at::CREATED + 8 && at::CLEAN == 112);
+    assert!(at::SNAPSHOT == at::CLEAN + 1);
 };
 
 /// What META holds.
@@ -63,6 +65,8 @@ pub(crate) struct Meta {
     pub(crate) watermark: u64,
     /// Closed properly.
     pub(crate) clean: bool,
+    /// A snapshot that was not opened yet: the original may have gone on since.
+    pub(crate) snapshot: bool,
     /// Store time in ms of the newest restore, 0 if there was none.
     pub(crate) restored_at_ms: u64,
     /// Store time in ms.
@@ -78,6 +82,7 @@ impl fmt::Debug for Meta {
             .field("high_water_ms", &self.high_water_ms)
             .field("watermark", &format_args!("{:#x}", self.watermark))
             .field("clean", &self.clean)
+            .field("snapshot", &self.snapshot)
             .field("restored_at_ms", &self.restored_at_ms)
             .field("created_ms", &self.created_ms)
             .finish_non_exhaustive()
@@ -103,6 +108,7 @@ impl Meta {
             high_water_ms: 0,
             watermark: 0,
             clean: true,
+            snapshot: false,
             restored_at_ms: 0,
             created_ms: now_ms,
         })
@@ -119,12 +125,14 @@ impl Meta {
         page.put(at::RESTORED, &self.restored_at_ms.to_le_bytes());
         page.put(at::CREATED, &self.created_ms.to_le_bytes());
         page.put(at::CLEAN, &[u8::from(self.clean)]);
+        page.put(at::SNAPSHOT, &[u8::from(self.snapshot)]);
         page.finish()
     }
 
     fn decode(bytes: &[u8]) -> Result<(u64, Self), PageFault> {
         let page = PageReader::open(MAGIC, bytes)?;
         let [clean] = page.field(at::CLEAN);
+        let [snapshot] = page.field(at::SNAPSHOT);
         let meta = Self {
             store_id: u128::from_le_bytes(page.field(at::STORE_ID)),
             secret: page.field(at::SECRET),
@@ -132,12 +140,16 @@ impl Meta {
             high_water_ms: page.u64(at::HIGH_WATER),
             watermark: page.u64(at::WATERMARK),
             clean: clean == 1,
+            snapshot: snapshot == 1,
             restored_at_ms: page.u64(at::RESTORED),
             created_ms: page.u64(at::CREATED),
         };
         let fault = |field| Err(PageFault::Damaged(Damage::Field(field)));
         if clean > 1 {
             return fault("clean mark");
+        }
+        if snapshot > 1 {
+            return fault("snapshot mark");
         }
         if meta.epoch > position::EPOCH_MAX {
             return fault("epoch");
@@ -333,6 +345,7 @@ mod tests {
             high_water_ms: 6,
             watermark: position::first_position(5) + 7,
             clean: false,
+            snapshot: true,
             restored_at_ms: 8,
             ..fresh()
         };

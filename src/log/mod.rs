@@ -23,6 +23,7 @@ pub(crate) mod record;
 pub(crate) mod recover;
 pub(crate) mod repair;
 pub(crate) mod scan;
+pub(crate) mod snapshot;
 pub(crate) mod table;
 mod workers;
 

@@ -142,16 +142,34 @@ pub(crate) fn keep_copy(storage: &dyn Storage, name: &str) -> io::Result<String>
             Err(error) => return Err(error),
         }
     };
-    let preparing = preparing_name(&copy);
+    copy_whole(storage, original.as_ref(), &copy)?;
+    Ok(copy)
+}
+
+/// Puts a copy in a file's place, durably. Snapshots may share the file's bytes: whatever changes it
+/// must not change them.
+pub(crate) fn unshare(storage: &dyn Storage, name: &str) -> io::Result<()> {
+    copy_whole(storage, storage.open(name)?.as_ref(), name)
+}
+
+/// Gives the directory a durable copy of a file, in place of one of that name.
+fn copy_whole(storage: &dyn Storage, original: &dyn StorageFile, name: &str) -> io::Result<()> {
+    let preparing = preparing_name(name);
     remove_if_there(storage, &preparing)?;
-    let len = original.len()?;
-    let target = storage.create(&preparing, len)?;
-    for_each_chunk(original.as_ref(), len, |offset, chunk| {
-        target.write_at(offset, chunk)
-    })?;
-    target.sync_data()?;
-    storage.rename(&preparing, &copy)?;
-    storage.sync_directory()?;
+    copy_file(original, original.len()?, storage, &preparing)?.sync_data()?;
+    storage.rename(&preparing, name)?;
+    storage.sync_directory()
+}
+
+/// Makes a file of the first `len` bytes of another one, and syncs neither it nor its name.
+pub(crate) fn copy_file(
+    source: &dyn StorageFile,
+    len: u64,
+    storage: &dyn Storage,
+    name: &str,
+) -> io::Result<std::sync::Arc<dyn StorageFile>> {
+    let copy = storage.create(name, len)?;
+    for_each_chunk(source, len, |offset, chunk| copy.write_at(offset, chunk))?;
     Ok(copy)
 }
 

@@ -73,11 +73,21 @@ impl Segments {
 
     /// How many segments exist.
     pub(crate) fn count(&self) -> usize {
-        let chunks = self.chunks.iter().filter_map(OnceLock::get);
-        chunks
-            .flat_map(|chunk| chunk.iter())
+        self.entries()
             .filter(|entry| entry.load().is_some())
             .count()
+    }
+
+    /// All segments that exist, by number.
+    pub(crate) fn all(&self) -> Vec<Arc<Segment>> {
+        self.entries()
+            .filter_map(ArcSwapOption::load_full)
+            .collect()
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &ArcSwapOption<Segment>> {
+        let chunks = self.chunks.iter().filter_map(OnceLock::get);
+        chunks.flat_map(|chunk| chunk.iter())
     }
 }
 

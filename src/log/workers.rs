@@ -10,7 +10,7 @@ use crate::fs::Storage;
 use crate::log::append::{Appended, Appender, NoSpace, Reservation};
 use crate::log::commit::{Commit, Durable, Lead, Poison};
 use crate::log::header::Header;
-use crate::log::meta::MetaFile;
+use crate::log::meta::{Meta, MetaFile};
 use crate::log::position;
 use crate::log::prepare::{self, Preparer, Room, Task, Zeroing};
 use crate::log::record::{COVERED_FROM, CRC_OFFSET, Contents, HEAD_BYTES, checksum};
@@ -236,6 +236,21 @@ impl Log {
     #[inline]
     pub(crate) fn segments(&self) -> &Segments {
         &self.shared.segments
+    }
+
+    /// The store's directory.
+    pub(crate) fn storage(&self) -> &dyn Storage {
+        self.shared.storage.as_ref()
+    }
+
+    /// What META says now.
+    pub(super) fn meta(&self) -> Meta {
+        self.shared.plan.lock().meta.meta().clone()
+    }
+
+    /// Store time in ms.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.shared.time.now_ms()
     }
 
     /// Syncs and the records they covered.

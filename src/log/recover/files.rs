@@ -152,6 +152,7 @@ impl Files {
             high_water_ms: 0,
             watermark: 0,
             clean: false,
+            snapshot: false,
             restored_at_ms: 0,
             created_ms,
         })

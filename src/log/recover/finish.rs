@@ -274,6 +274,9 @@ impl Staying {
         }
         // The file may get another length.
         candidate.memory = Memory::heap(0);
+        if kept.lossy || file.new_header {
+            repair::unshare(storage, &file.name)?;
+        }
         let open = storage.open(&file.name)?;
         Mend {
             file: open.as_ref(),
