@@ -10,7 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
-use oncekey::{Durability, Forget, Key, KeyState, Operation};
+use oncekey::{
+    Claim, ClaimError, ClaimOptions, Durability, Forget, Key, KeyState, ManualClock, Operation,
+    Store,
+};
 
 use support::*;
 
@@ -330,10 +333,8 @@ fn a_lease_begins_when_its_guard_is_handed_out() {
     assert!(slow > 0, "no claim ever waited for the disk");
 }
 
-/// A claim whose lease ran out while it waited for the disk, and which somebody took over then, was
-/// handed out all the same: two callers had been told that they own the key.
-#[test]
-fn a_claim_that_was_taken_over_while_it_waited_for_the_disk_is_told_so() {
+/// Sync claims that are waiting for the disk, on keys of their own, with the store and its clock.
+fn while_it_waits(each: impl Fn(&Store, &ManualClock, &Key, Polled<ClaimFuture<'_>>)) {
     let mode = Mode {
         durability: Durability::Sync,
         style: Style::Async,
@@ -342,20 +343,96 @@ fn a_claim_that_was_taken_over_while_it_waited_for_the_disk_is_told_so() {
     let mut slow = 0;
     for number in 0..200 {
         let key = key(&number.to_string());
-        let mut claim = Polled::new(store.claim_with_async(&key, request(), lease(1_000)));
+        let claim = store.claim_with_async(&key, request(), lease(1_000));
+        let mut claim: Polled<ClaimFuture<'_>> = Polled::new(Box::pin(claim));
         if let Poll::Ready(claim) = claim.poll() {
             drop(started(claim.expect("a claim")));
             continue;
         }
         slow += 1;
-        clock.advance(ms(5_000));
-        let second = store.claim_with(&key, request(), lease(1_000));
-        let second = interrupted(second.expect("a claim"));
-        let first = in_progress(claim.finish().expect("an answer"));
-        assert_eq!((first.attempt(), second.attempt()), (2, 2));
-        second.complete(b"paid").expect("held");
+        each(&store, &clock, &key, claim);
     }
     assert!(slow > 0, "no claim ever waited for the disk");
+}
+
+type ClaimFuture<'a> = Pin<Box<dyn Future<Output = Result<Claim, ClaimError>> + 'a>>;
+
+/// A lease ran out while its claim waited for the disk. Two claims with leases shorter than a sync
+/// took the key from each other for ever, and one of them was handed out after it had lost it.
+#[test]
+fn a_lease_does_not_run_while_its_claim_waits_for_the_disk() {
+    while_it_waits(|store, clock, key, first| {
+        clock.advance(ms(5_000));
+        let second = store.claim_with(key, request(), lease(1_000));
+        let second = in_progress(second.expect("an answer"));
+        assert_eq!((second.attempt(), second.lease_left()), (1, None));
+        let first = started(first.finish().expect("a claim"));
+        let second = store.claim(key, request()).expect("an answer");
+        assert_eq!(in_progress(second).lease_left(), Some(ms(1_000)));
+        first.complete(b"paid").expect("held");
+    });
+}
+
+/// Who came to wait before a lease had begun must learn when it ends.
+#[test]
+fn a_waiter_from_before_the_lease_began_takes_over_when_it_is_over() {
+    while_it_waits(|store, clock, key, first| {
+        let progress = in_progress(store.claim(key, request()).expect("an answer"));
+        let waiter = Polled::new(progress.wait_async()).pending();
+        let _first = started(first.finish().expect("a claim"));
+        clock.advance(ms(1_001));
+        interrupted(waiter.finish().expect("a claim"))
+            .complete(b"paid")
+            .expect("held");
+    });
+}
+
+/// A claim that lost its key to an operator while it waited for the disk was handed out all the
+/// same: two callers had been told that they own the key.
+#[test]
+fn a_claim_that_was_fenced_while_it_waited_for_the_disk_is_told_so() {
+    while_it_waits(|store, _, key, first| {
+        let pending = store.pending().expect("a list");
+        let token = pending.iter().find(|pending| pending.key == *key);
+        let token = token.expect("the claim").token;
+        store.interrupt(key, token).expect("held");
+        let second = interrupted(store.claim(key, request()).expect("a claim"));
+        let first = in_progress(first.finish().expect("an answer"));
+        assert_eq!((first.attempt(), second.attempt()), (2, 2));
+        second.complete(b"paid").expect("held");
+    });
+}
+
+/// The same in a batch, where a claim waits for the records of all the others.
+#[test]
+fn a_claim_of_a_batch_that_was_fenced_meanwhile_is_told_so() {
+    let directory = directory();
+    let store = small(Durability::Sync)
+        .open(directory.path())
+        .expect("a new store");
+    let mut slow = 0;
+    for number in 0..200 {
+        let keys = [0, 1].map(|at| key(&format!("{number}-{at}")));
+        let batch = keys.iter().map(|key| (key, request()));
+        let batch = store.claim_many_async(batch, ClaimOptions::new());
+        let mut batch = Polled::new(Box::pin(batch));
+        if batch.poll().is_ready() {
+            continue;
+        }
+        slow += 1;
+        let pending = store.pending().expect("a list");
+        let first = pending.iter().find(|pending| pending.key == keys[0]);
+        let first = first.expect("the claim");
+        store.interrupt(&first.key, first.token).expect("held");
+        let taken = interrupted(store.claim(&keys[0], request()).expect("a claim"));
+        let mut claims = batch.finish();
+        let last = started(claims.pop().expect("two").expect("a claim"));
+        let lost = in_progress(claims.pop().expect("two").expect("an answer"));
+        assert_eq!(lost.attempt(), taken.attempt());
+        last.complete(b"paid").expect("held");
+        taken.complete(b"paid").expect("held");
+    }
+    assert!(slow > 0, "no batch ever waited for the disk");
 }
 
 /// A waiter that looked again, and found that somebody else had been faster, joined the list anew:

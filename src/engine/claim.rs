@@ -13,7 +13,7 @@ use crate::index::live::WHILE_ALIVE;
 use crate::index::{Live, Phase, Slot, Stripe};
 use crate::key::Key;
 use crate::log::record::{Contents, Kind, words_for};
-use crate::options::ResolvedClaim;
+use crate::options::{Durability, ResolvedClaim};
 use crate::sync::{MutexGuard, Ordering, mutation};
 
 use super::lookup::Stored;
@@ -125,6 +125,24 @@ pub(super) enum Handover {
     },
 }
 
+impl Outcome {
+    /// The grant, if it is one.
+    fn grant(&self) -> Option<&Grant> {
+        match self {
+            Self::Started(grant) | Self::Interrupted(grant) => Some(grant),
+            _ => None,
+        }
+    }
+}
+
+impl Grant {
+    /// Whether it waits for the disk before it is handed out, and its lease begins only then. The key
+    /// may be lost meanwhile: to an operator.
+    fn begins_later(&self) -> bool {
+        self.level.durability == Durability::Sync
+    }
+}
+
 impl Request<'_> {
     /// The same with a key of its own.
     pub(crate) fn into_owned(self) -> Request<'static> {
@@ -153,7 +171,9 @@ impl Engine {
         request.key.check(self.settings.key_part_bytes_max)?;
         let hash = self.hash(&request.key);
         match self.step(request, hash, &mut None)? {
-            Step::Answer(outcome, end) if self.is_reached(end, request.level) => Ok(outcome),
+            Step::Answer(outcome, end) if self.is_ready(&outcome, end, request.level) => {
+                Ok(outcome)
+            }
             Step::Answer(outcome, end) => {
                 let confirmed = self.confirm(self.unconfirmed(outcome), end, request.level);
                 match block_on(confirmed)? {
@@ -197,26 +217,31 @@ impl Engine {
         }
     }
 
+    /// Whether [`confirm`](Self::confirm) would have nothing to do.
+    fn is_ready(&self, outcome: &Outcome, end: u64, level: Level) -> bool {
+        let begins_later = outcome.grant().is_some_and(Grant::begins_later);
+        !begins_later && self.is_reached(end, level)
+    }
+
     /// Hands an outcome out once it is as durable as its caller asks. Dropped before that, a grant
     /// is released: nothing ran.
     ///
-    /// The disk may take longer than a lease lasts, so a lease begins when its guard is handed out.
-    /// `None` where the key was lost by then, before anything ran: ask again.
+    /// The lease of a grant that waits for the disk begins here. `None` where the key was lost by
+    /// then, before anything ran: ask again.
     pub(crate) async fn confirm(
         &self,
         mut outcome: Unconfirmed<'_>,
         end: u64,
         level: Level,
     ) -> Result<Option<Outcome>, ClaimError> {
-        let waits = !self.is_reached(end, level);
         match self.reach(end, level).await {
             Ok(()) => {}
             Err(error) if outcome.is_grant() => return Err(ClaimError::OutcomeUnknown(error)),
             Err(error) => return Err(ClaimError::Unavailable(error)),
         }
-        if waits
-            && let Some(Outcome::Started(grant) | Outcome::Interrupted(grant)) = &outcome.outcome
-            && let Err(WriteError::LeaseLost { .. }) = self.renew(grant)
+        if let Some(grant) = outcome.outcome.as_ref().and_then(Outcome::grant)
+            && grant.begins_later()
+            && let Err(WriteError::LeaseLost { .. }) = self.begin_lease(grant)
         {
             return Ok(None);
         }
@@ -441,7 +466,12 @@ impl Engine {
         let promised_words = self.completion_words(&request.key);
         held.spend(promised_words);
         let lease_ms = request.options.lease_ms;
-        let lease_end_ms = self.lease_end(lease_ms);
+        // The disk may take longer than a lease lasts. Were it to run meanwhile, two who wait for a
+        // slow disk could take the key from each other for ever.
+        let lease_end_ms = match request.level.durability {
+            Durability::Buffered => self.lease_end(lease_ms),
+            Durability::Sync => WHILE_ALIVE,
+        };
         change.publish(|live| {
             live.phase = Phase::Owned;
             live.token = appended.sequence;
@@ -547,10 +577,9 @@ pub(crate) struct Unconfirmed<'a> {
 
 impl Unconfirmed<'_> {
     pub(crate) fn is_grant(&self) -> bool {
-        matches!(
-            self.outcome,
-            Some(Outcome::Started(_) | Outcome::Interrupted(_))
-        )
+        self.outcome
+            .as_ref()
+            .is_some_and(|outcome| outcome.grant().is_some())
     }
 }
 

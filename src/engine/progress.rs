@@ -104,6 +104,27 @@ impl Engine {
         }
     }
 
+    /// Begins the lease of a grant that is about to be handed out. Who waits for the key knows no
+    /// lease of it yet, and looks again.
+    pub(super) fn begin_lease(&self, grant: &Grant) -> Result<(), WriteError> {
+        let mut waiters = None;
+        let lease_end_ms = self.lease_end(grant.lease_ms);
+        let begun = self.mark_changing(grant, |live| {
+            live.lease_end_ms = lease_end_ms;
+            if lease_end_ms != WHILE_ALIVE {
+                waiters = Some(live.take_waiters());
+            }
+            Err::<std::convert::Infallible, ()>(())
+        });
+        if let Some(waiters) = waiters {
+            waiters.wake();
+        }
+        match begun? {
+            Ok(never) => match never {},
+            Err(()) => Ok(()),
+        }
+    }
+
     /// Turns the guard's hold into a ticket's.
     pub(crate) fn detach(&self, grant: &Grant) -> Result<TicketParts, WriteError> {
         self.check_process()?;

@@ -43,22 +43,13 @@ impl Key {
     }
 
     /// The states in which a call leaves the key that is granted it and is not answered by that, but
-    /// loses it again, up to `attempt_max`.
-    pub fn granted_in_vain(
-        &self,
-        operation: &Operation,
-        with_power: bool,
-        attempt_max: u32,
-    ) -> Vec<Self> {
+    /// loses it again: to an operator, so that no call can do so for ever.
+    pub fn granted_in_vain(&self, operation: &Operation, with_power: bool) -> Vec<Self> {
         if !operation.may_lose_its_grant() || self.is_granted_to(operation.id) {
             return Vec::new();
         }
         self.unknown(&operation.call, operation.id, operation.window)
             .into_iter()
-            .filter(|state| match state {
-                State::Live(live) => live.attempt <= attempt_max,
-                _ => true,
-            })
             .map(|state| self.followed_by(state, false, with_power))
             .collect()
     }
@@ -104,7 +95,7 @@ impl Key {
 
     /// The states that follow if a call without an answer took effect.
     fn unknown(&self, call: &Call, id: u64, window: Window) -> Vec<State> {
-        let granted = |mut live: Live| {
+        let to_nobody_yet = |mut live: Live| {
             live.token = None;
             live.token_above = self.highest_token;
             live.lost_grant = Some(id);
@@ -112,13 +103,13 @@ impl Key {
         };
         let next: Next = match call.what {
             What::Claim { request, lease_ms } => self
-                .started(request, lease(lease_ms, window), window)
-                .or_else(|| self.taken_over(request, None, lease(lease_ms, window), window))
-                .map(granted),
+                .started(request, granted(call, lease_ms, window), window)
+                .or_else(|| self.taken_over(request, None, granted(call, lease_ms, window), window))
+                .map(to_nobody_yet),
             What::Resume {
                 ticket, lease_ms, ..
             } => {
-                let end = lease(lease_ms, window);
+                let end = granted(call, lease_ms, window);
                 // Which of both it was depends on when it was.
                 return [
                     self.resumed(ticket, end, window),
@@ -126,7 +117,7 @@ impl Key {
                 ]
                 .into_iter()
                 .flatten()
-                .map(granted)
+                .map(to_nobody_yet)
                 .collect();
             }
             What::Complete {
@@ -154,7 +145,7 @@ impl Key {
     fn answered(&self, call: &Call, answer: Answer, window: Window) -> Vec<State> {
         let next: Next = match (call.what, answer) {
             (What::Claim { request, lease_ms }, Answer::Started { attempt: 1, token }) => self
-                .started(request, lease(lease_ms, window), window)
+                .started(request, granted(call, lease_ms, window), window)
                 .map(|live| with_token(live, token)),
             (
                 What::Claim { request, lease_ms },
@@ -164,7 +155,7 @@ impl Key {
                     note,
                 },
             ) => self
-                .taken_over(request, None, lease(lease_ms, window), window)
+                .taken_over(request, None, granted(call, lease_ms, window), window)
                 .filter(|live| (live.attempt, live.note) == (attempt, note))
                 .map(|live| with_token(live, token)),
             (What::Claim { request, .. }, Answer::InProgress { attempt }) => self
@@ -185,7 +176,7 @@ impl Key {
                 },
                 Answer::Started { attempt, token },
             ) => self
-                .resumed(ticket, lease(lease_ms, window), window)
+                .resumed(ticket, granted(call, lease_ms, window), window)
                 .filter(|live| live.attempt == attempt)
                 .map(|live| with_token(live, token)),
             (
@@ -198,7 +189,7 @@ impl Key {
                     note,
                 },
             ) => self
-                .resumed_late(ticket, lease(lease_ms, window), window)
+                .resumed_late(ticket, granted(call, lease_ms, window), window)
                 .filter(|live| (live.attempt, live.note) == (attempt, note))
                 .map(|live| with_token(live, token)),
             (What::Resume { ticket, .. }, Answer::InProgress { attempt }) => self
@@ -280,7 +271,7 @@ impl Key {
                     lease_ms,
                 },
                 Answer::Done,
-            ) => return self.handed_out(claim, token, lease(lease_ms, window)),
+            ) => self.handed_out(claim, token, lease(lease_ms, window)),
             _ => None,
         };
         next.into_iter().collect()
@@ -481,20 +472,16 @@ impl Key {
             .is_some_and(|live| live.lost_grant == Some(claim) && live.phase == Phase::Owned)
     }
 
-    /// The lease begins anew, if the claim has waited for the disk.
-    fn handed_out(&self, claim: u64, token: u64, lease_end: Option<Range>) -> Vec<State> {
-        let mut states = vec![self.state.clone()];
-        let live = self.live().filter(|live| {
-            let is_its = live.token == Some(token) || live.lost_grant == Some(claim);
-            is_its && live.phase == Phase::Owned
-        });
-        states.extend(live.map(|live| {
+    /// The guard is handed out, if it still holds the key, and its lease begins.
+    fn handed_out(&self, claim: u64, token: u64, lease_end: Option<Range>) -> Next {
+        let live = self.live()?;
+        let is_its = live.token == Some(token) || live.lost_grant == Some(claim);
+        (is_its && live.phase == Phase::Owned).then(|| {
             State::Live(Live {
                 lease_end,
                 ..live.clone()
             })
-        }));
-        states
+        })
     }
 
     /// A claim that nobody saw is taken back: nothing ran under it.
@@ -539,6 +526,15 @@ fn with_token(mut live: Live, token: u64) -> State {
     live.token = Some(token);
     live.token_above = 0;
     State::Live(live)
+}
+
+/// The lease that comes with a grant. Where the claim waits for the disk it begins later.
+fn granted(call: &Call, lease_ms: u64, window: Window) -> Option<Range> {
+    if call.sync {
+        None
+    } else {
+        lease(lease_ms, window)
+    }
 }
 
 fn lease(lease_ms: u64, window: Window) -> Option<Range> {

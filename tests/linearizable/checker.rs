@@ -13,7 +13,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use crate::history::{Event, KeyHistory, Operation};
+use crate::history::{Event, KeyHistory, Operation, What};
 use crate::state::Key;
 
 /// More than any history here needs; beyond it the check gives up, which is a failure.
@@ -47,8 +47,6 @@ pub struct Violation {
 struct Search<'a> {
     history: &'a KeyHistory,
     with_power: bool,
-    /// The highest attempt that any answer mentions.
-    attempt_seen: u32,
     /// Operations under way, by place.
     open: Vec<Option<usize>>,
     returned: Vec<bool>,
@@ -59,7 +57,6 @@ pub fn check(history: &KeyHistory) -> Result<Effort, Violation> {
     let mut search = Search {
         history,
         with_power: history.has_power_loss(),
-        attempt_seen: history.highest_attempt(),
         open: vec![None; OPEN_MAX],
         returned: vec![false; history.operations.len()],
     };
@@ -118,7 +115,6 @@ impl Search<'_> {
     ) -> Option<HashSet<Configuration>> {
         let mut reached = HashSet::new();
         let mut seen: HashSet<Configuration> = from.clone();
-        let attempt_max = self.attempt_max();
         let mut left: Vec<Configuration> = from.iter().cloned().collect();
         while let Some(mut one) = left.pop() {
             match place {
@@ -133,14 +129,15 @@ impl Search<'_> {
             for (at, open) in self.open.iter().enumerate() {
                 let Some(operation) = open else { continue };
                 let operation = &self.history.operations[*operation];
-                if one.done & (1 << at) != 0 || !self.may_come(operation, one.done) {
+                // At an end only leases would be the longer for it, and they end with it.
+                let is_idle =
+                    place.is_none() && matches!(operation.call.what, What::HandOut { .. });
+                if is_idle || one.done & (1 << at) != 0 || !self.may_come(operation, one.done) {
                     continue;
                 }
                 let done = one.done | 1 << at;
                 let answered = one.key.step(operation, self.with_power);
-                let in_vain = one
-                    .key
-                    .granted_in_vain(operation, self.with_power, attempt_max);
+                let in_vain = one.key.granted_in_vain(operation, self.with_power);
                 let answered = answered.into_iter().map(|key| (key, done));
                 let in_vain = in_vain.into_iter().map(|key| (key, one.done));
                 for (key, done) in answered.chain(in_vain) {
@@ -155,15 +152,6 @@ impl Search<'_> {
             }
         }
         Some(reached)
-    }
-
-    /// Beyond what was seen, each of the open calls may have been granted one attempt in vain, and
-    /// the key then have been removed, or the store closed, before any answer told of it. Without
-    /// this bound two late owners would take turns for ever.
-    fn attempt_max(&self) -> u32 {
-        let open = self.open.iter().flatten();
-        let may_lose = |at: &&usize| self.history.operations[**at].may_lose_its_grant();
-        self.attempt_seen + open.filter(may_lose).count() as u32
     }
 
     fn may_come(&self, operation: &Operation, done: u64) -> bool {

@@ -66,8 +66,8 @@ pub enum What {
     Undo {
         claim: u64,
     },
-    /// The guard is handed out, and with that its lease begins anew. Never recorded: it belongs to
-    /// every claim that may have waited for the disk. The token is 0 where the answer was lost.
+    /// The guard is handed out, and with that its lease begins. Never recorded: it belongs to every
+    /// claim that waits for the disk. The token is 0 where there is no answer.
     HandOut {
         claim: u64,
         token: u64,
@@ -191,32 +191,13 @@ pub struct KeyHistory {
 
 impl Operation {
     /// Whether it waits for the disk, once it has the key and before it hands out the guard. It may
-    /// lose the key there, to an operator or to whoever finds its lease over; it asks anew then.
+    /// lose the key there, to an operator; it asks anew then.
     pub fn may_lose_its_grant(&self) -> bool {
         self.call.may_lose_its_grant()
     }
 }
 
 impl KeyHistory {
-    /// The highest attempt that any answer mentions.
-    pub fn highest_attempt(&self) -> u32 {
-        let attempt_of = |operation: &Operation| match operation.answer {
-            Some(
-                Answer::Started { attempt, .. }
-                | Answer::Interrupted { attempt, .. }
-                | Answer::InProgress { attempt }
-                | Answer::Mismatch { attempt, .. }
-                | Answer::Held { attempt, .. }
-                | Answer::Waiting { attempt, .. }
-                | Answer::Pending { attempt },
-            ) => attempt,
-            Some(Answer::Completed(seen)) => seen.attempt,
-            Some(Answer::LeaseLost { new_attempt }) => new_attempt.unwrap_or(0),
-            _ => 0,
-        };
-        self.operations.iter().map(attempt_of).max().unwrap_or(0)
-    }
-
     pub fn has_power_loss(&self) -> bool {
         self.events.contains(&Event::End(End::Power))
     }
@@ -313,7 +294,7 @@ impl KeyHistory {
 /// The last step of a claim that waited for the disk.
 fn handed_out(operation: &Operation) -> Option<What> {
     let token = match operation.answer {
-        None | Some(Answer::Cut) => 0,
+        None => 0,
         Some(Answer::Started { token, .. } | Answer::Interrupted { token, .. }) => token,
         Some(_) => return None,
     };
