@@ -176,8 +176,8 @@ impl Store {
 
     /// Starts the operation of `key`, or tells what became of it: see [`Claim`].
     ///
-    /// In [`Durability::Sync`] a started operation is durable on return, and no answer is given that
-    /// a power loss could take back.
+    /// In [`Durability::Sync`](crate::Durability::Sync) a started operation is durable on return, and
+    /// no answer is given that a power loss could take back.
     ///
     /// # Errors
     ///
@@ -286,7 +286,7 @@ impl Store {
     /// Removes a key: the next claim on it starts afresh. Returns whether there was one; a result
     /// that has expired counts as none, and what is left of it is removed.
     ///
-    /// In [`Durability::Sync`] the removal is durable on return.
+    /// In [`Durability::Sync`](crate::Durability::Sync) the removal is durable on return.
     ///
     /// # Errors
     ///
