@@ -167,14 +167,11 @@ pub(crate) fn take_into(
 
 /// Removes what a snapshot that failed has left. META goes first: without it nothing opens.
 fn clear(target: &dyn Storage) {
-    let removed = repair::remove_if_there(target, META).and_then(|()| {
-        target.sync_directory()?;
-        for entry in target.list()? {
-            if entry.name != LOCK_NAME {
-                repair::remove_if_there(target, &entry.name)?;
-            }
-        }
-        target.sync_directory()
+    let removed = target.list().and_then(|mut listed| {
+        listed.retain(|entry| entry.name != LOCK_NAME);
+        listed.sort_by_key(|entry| entry.name != META);
+        let names = listed.iter().map(|entry| entry.name.as_str());
+        repair::remove_in_order(target, names)
     });
     if let Err(error) = removed {
         tracing::warn!(%error, "a snapshot that failed was not removed");

@@ -460,7 +460,7 @@ impl Store {
     ///
     /// [`Unavailable::Poisoned`] where a sync failed.
     pub fn flush(&self) -> Result<(), Unavailable> {
-        block_on(self.flush_to(Lead::Allowed))
+        block_on(self.engine.flush(Lead::Allowed)).map(drop)
     }
 
     /// [`flush`](Self::flush) without blocking.
@@ -469,7 +469,7 @@ impl Store {
     ///
     /// As for [`flush`](Self::flush).
     pub async fn flush_async(&self) -> Result<(), Unavailable> {
-        self.flush_to(Lead::Never).await
+        self.engine.flush(Lead::Never).await.map(drop)
     }
 
     /// Makes a copy of the store in `directory` that can be opened, while the store goes on: a
@@ -548,10 +548,6 @@ impl Store {
     /// Store time: what `completed_at` and `expires_at` are told in.
     pub fn now(&self) -> SystemTime {
         time(self.engine.time().now_ms())
-    }
-
-    async fn flush_to(&self, lead: Lead) -> Result<(), Unavailable> {
-        self.engine.flush(lead).await.map(drop)
     }
 
     fn list(&self, held: bool) -> Result<Vec<PendingKey>, Unavailable> {

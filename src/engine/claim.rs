@@ -239,9 +239,9 @@ impl Engine {
             Err(error) if outcome.is_grant() => return Err(ClaimError::OutcomeUnknown(error)),
             Err(error) => return Err(ClaimError::Unavailable(error)),
         }
-        if let Some(grant) = outcome.outcome.as_ref().and_then(Outcome::grant)
+        if let Some(grant) = outcome.grant()
             && grant.begins_later()
-            && let Err(WriteError::LeaseLost { .. }) = self.begin_lease(grant)
+            && let Err(WriteError::LeaseLost { .. }) = self.renew(grant)
         {
             return Ok(None);
         }
@@ -577,9 +577,11 @@ pub(crate) struct Unconfirmed<'a> {
 
 impl Unconfirmed<'_> {
     pub(crate) fn is_grant(&self) -> bool {
-        self.outcome
-            .as_ref()
-            .is_some_and(|outcome| outcome.grant().is_some())
+        self.grant().is_some()
+    }
+
+    fn grant(&self) -> Option<&Grant> {
+        self.outcome.as_ref().and_then(Outcome::grant)
     }
 }
 

@@ -90,36 +90,24 @@ impl Engine {
             .map_err(WriteError::OutcomeUnknown)
     }
 
-    /// Starts the lease anew. Leases live in memory: nothing is written.
+    /// Starts the lease anew, or at all: that of a grant which waited for the disk has not begun.
+    /// Leases live in memory: nothing is written.
     pub(crate) fn renew(&self, grant: &Grant) -> Result<(), WriteError> {
         self.check_process()?;
         let lease_end_ms = self.lease_end(grant.lease_ms);
+        let mut waiters = None;
         let marked = self.mark_changing(grant, |live| {
+            // They know of no end yet at which to look again.
+            if live.lease_end_ms == WHILE_ALIVE && lease_end_ms != WHILE_ALIVE {
+                waiters = Some(live.take_waiters());
+            }
             live.lease_end_ms = lease_end_ms;
             Err::<std::convert::Infallible, ()>(())
         })?;
-        match marked {
-            Ok(never) => match never {},
-            Err(()) => Ok(()),
-        }
-    }
-
-    /// Begins the lease of a grant that is about to be handed out. Who waits for the key knows no
-    /// lease of it yet, and looks again.
-    pub(super) fn begin_lease(&self, grant: &Grant) -> Result<(), WriteError> {
-        let mut waiters = None;
-        let lease_end_ms = self.lease_end(grant.lease_ms);
-        let begun = self.mark_changing(grant, |live| {
-            live.lease_end_ms = lease_end_ms;
-            if lease_end_ms != WHILE_ALIVE {
-                waiters = Some(live.take_waiters());
-            }
-            Err::<std::convert::Infallible, ()>(())
-        });
         if let Some(waiters) = waiters {
             waiters.wake();
         }
-        match begun? {
+        match marked {
             Ok(never) => match never {},
             Err(()) => Ok(()),
         }

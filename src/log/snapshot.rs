@@ -13,7 +13,6 @@ use crate::log::meta::{META, MetaFile};
 use crate::log::repair;
 use crate::log::segment::Segment;
 use crate::log::workers::Log;
-use crate::sync::Arc;
 
 /// What was copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +49,9 @@ impl Log {
     /// What either storage says. There is no META in the copy then.
     pub(crate) fn copy_to(&self, target: &dyn Storage, end: u64) -> Result<Copied, CopyError> {
         let mut copied = Copied::default();
-        for segment in self.below(end) {
+        let mut segments = self.segments().all();
+        segments.retain(|segment| segment.base < end);
+        for segment in segments {
             copied.add(self.storage(), &segment, target, end)?;
         }
         target.sync_directory().map_err(CopyError::at("."))?;
@@ -61,14 +62,6 @@ impl Log {
         meta.snapshot = true;
         MetaFile::create(target, meta).map_err(CopyError::at(META))?;
         Ok(copied)
-    }
-
-    /// The segments with records below `end`, oldest first.
-    fn below(&self, end: u64) -> Vec<Arc<Segment>> {
-        let mut segments = self.segments().all();
-        segments.retain(|segment| segment.base < end);
-        segments.sort_by_key(|segment| segment.base);
-        segments
     }
 }
 

@@ -45,7 +45,7 @@ impl Key {
     /// The states in which a call leaves the key that is granted it and is not answered by that, but
     /// loses it again: to an operator, so that no call can do so for ever.
     pub fn granted_in_vain(&self, operation: &Operation, with_power: bool) -> Vec<Self> {
-        if !operation.may_lose_its_grant() || self.is_granted_to(operation.id) {
+        if !operation.call.may_lose_its_grant() || self.is_granted_to(operation.id) {
             return Vec::new();
         }
         self.unknown(&operation.call, operation.id, operation.window)

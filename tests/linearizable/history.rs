@@ -150,7 +150,9 @@ pub enum Record {
 }
 
 impl Call {
-    fn may_lose_its_grant(&self) -> bool {
+    /// Whether it waits for the disk, once it has the key and before it hands out the guard. It may
+    /// lose the key there, to an operator; it asks anew then.
+    pub fn may_lose_its_grant(&self) -> bool {
         let is_claim = matches!(self.what, What::Claim { .. } | What::Resume { .. });
         is_claim && self.sync
     }
@@ -187,14 +189,6 @@ pub enum Event {
 pub struct KeyHistory {
     pub operations: Vec<Operation>,
     pub events: Vec<Event>,
-}
-
-impl Operation {
-    /// Whether it waits for the disk, once it has the key and before it hands out the guard. It may
-    /// lose the key there, to an operator; it asks anew then.
-    pub fn may_lose_its_grant(&self) -> bool {
-        self.call.may_lose_its_grant()
-    }
 }
 
 impl KeyHistory {
