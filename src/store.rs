@@ -500,12 +500,13 @@ impl Store {
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
-    /// use oncekey::{Fingerprint, Key, KeyState, Store};
+    /// use oncekey::{Claim, Fingerprint, Key, KeyState, Store};
     ///
     /// let store = Store::open(dir.path().join("store"))?;
     /// let key = Key::new("acct_1", "POST /v1/payments", "a-clients-key")?;
-    /// let claim = store.claim(&key, Fingerprint::of(b"request"))?;
-    /// claim.started().expect("new").complete(b"paid")?;
+    /// if let Claim::Started(operation) = store.claim(&key, Fingerprint::of(b"request"))? {
+    ///     operation.complete(b"paid")?;
+    /// }
     ///
     /// store.snapshot(dir.path().join("backup"))?;
     /// let copy = Store::open(dir.path().join("backup"))?;
