@@ -511,6 +511,7 @@ impl Log {
             watermark: 0,
             clean: false,
             restored_at_ms: 0,
+            snapshot: false,
             created_ms: 0,
         };
         let plan = Plan {
