@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::block::block_with_timeout;
+use crate::clock::time;
 use crate::engine::{Engine, Outcome, Progress, Request, Stored, Wait};
 use crate::error::{AccessDenied, ClaimError};
 use crate::log::commit::Lead;
@@ -49,6 +50,8 @@ pub struct Mismatch {
     pub attempt: u32,
     /// When it was completed, or when its attempt began.
     pub since: SystemTime,
+    /// When the key is free again; `None` unless the other operation is completed.
+    pub expires_at: Option<SystemTime>,
 }
 
 /// The key is absent and was first sent too long ago.
@@ -97,10 +100,12 @@ impl Claim {
                 attempt,
                 completed,
                 since_ms,
+                expires_ms,
             } => Self::Mismatch(Mismatch {
                 completed,
                 attempt,
                 since: time(since_ms),
+                expires_at: expires_ms.map(time),
             }),
             Outcome::TooLate {
                 first_sent_ms,
@@ -292,13 +297,6 @@ impl Saved {
             Some(_) => Err(AccessDenied::OtherPrincipal),
         }
     }
-}
-
-/// Store time as the standard library's.
-pub(crate) fn time(ms: u64) -> SystemTime {
-    SystemTime::UNIX_EPOCH
-        .checked_add(Duration::from_millis(ms))
-        .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 /// Runs an engine's claim and wraps what it gives.

@@ -19,6 +19,13 @@ use crate::sync::{Mutex, os};
 
 pub(crate) use self::store_time::StoreTime;
 
+/// Store time as the standard library's.
+pub(crate) fn time(ms: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH
+        .checked_add(Duration::from_millis(ms))
+        .unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
 /// A source of time, in whole milliseconds.
 ///
 /// A store reads [`SystemClock`] unless [`Options::clock`](crate::Options::clock) says otherwise;

@@ -6,8 +6,10 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::key::KeyError;
+use crate::limit_reached::LimitReached;
 use crate::operation::Operation;
 use crate::options::ClaimOptionsError;
 use crate::token::Token;
@@ -107,6 +109,32 @@ impl fmt::Display for Damaged {
 
 impl std::error::Error for Damaged {}
 
+/// An interrupted operation that is too old to be taken up again. Its outcome is unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Abandoned {
+    /// The attempt that was interrupted last.
+    pub attempt: u32,
+    /// When that attempt began.
+    pub since: SystemTime,
+    /// When the operation was first claimed.
+    pub created_at: SystemTime,
+}
+
+impl fmt::Display for Abandoned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "attempt {} was interrupted, its outcome is unknown, and the operation is older than \
+             Options::abandon_after; find out what became of it, then remove the key with \
+             Forget::Force",
+            self.attempt
+        )
+    }
+}
+
+impl std::error::Error for Abandoned {}
+
 /// Why a claim, a look-up or a wait has no answer. The key is as it was.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -117,6 +145,8 @@ pub enum ClaimError {
     Options(ClaimOptionsError),
     /// No room: nothing was claimed.
     OutOfSpace(OutOfSpace),
+    /// A limit on what may be stored is reached: nothing was claimed.
+    LimitReached(LimitReached),
     /// Too many keys are pending or interrupted ([`Options::max_pending`](crate::Options)).
     TooManyPending {
         /// The limit.
@@ -127,6 +157,10 @@ pub enum ClaimError {
         /// The limit that was reached.
         limit: usize,
     },
+    /// The operation was interrupted and is older than
+    /// [`Options::abandon_after`](crate::Options::abandon_after) allows: it is not run again. Find out
+    /// what became of it, then remove the key with [`Forget::Force`](crate::Forget::Force).
+    Abandoned(Abandoned),
     /// The claim was written but its sync failed: whether it survives a power loss is unknown. The
     /// work was not started; after the store is opened again the key is free or interrupted.
     OutcomeUnknown(Unavailable),
@@ -144,6 +178,8 @@ impl fmt::Display for ClaimError {
             Self::Key(error) => error.fmt(f),
             Self::Options(error) => error.fmt(f),
             Self::OutOfSpace(error) => error.fmt(f),
+            Self::LimitReached(error) => error.fmt(f),
+            Self::Abandoned(error) => error.fmt(f),
             Self::TooManyPending { limit } => write!(
                 f,
                 "{limit} keys are pending or interrupted, as many as allowed; resolve interrupted \
@@ -170,6 +206,8 @@ impl std::error::Error for ClaimError {
             Self::Key(error) => Some(error),
             Self::Options(error) => Some(error),
             Self::OutOfSpace(error) => Some(error),
+            Self::LimitReached(error) => Some(error),
+            Self::Abandoned(error) => Some(error),
             Self::OutcomeUnknown(error) | Self::Unavailable(error) => Some(error),
             Self::Damaged(error) => Some(error),
             Self::TooManyPending { .. } | Self::TooManyWaiters { .. } | Self::HeldBySameBatch => {
@@ -217,6 +255,9 @@ pub enum WriteError {
     TicketNeedsLease,
     /// No room: nothing was written and the guard still holds the key.
     OutOfSpace(OutOfSpace),
+    /// No room under [`Options::max_disk_bytes`](crate::Options::max_disk_bytes): nothing was
+    /// written and the guard still holds the key.
+    LimitReached(LimitReached),
     /// The record was written but its sync failed: whether it survives a power loss is unknown.
     OutcomeUnknown(Unavailable),
     /// The record was written but can't be read back.
@@ -253,6 +294,7 @@ impl fmt::Display for WriteError {
             Self::Options(error) => error.fmt(f),
             Self::TicketNeedsLease => f.write_str("a ticket needs a claim with Lease::For"),
             Self::OutOfSpace(error) => error.fmt(f),
+            Self::LimitReached(error) => error.fmt(f),
             Self::OutcomeUnknown(error) => {
                 write!(f, "the write may or may not be durable: {error}")
             }
@@ -267,6 +309,7 @@ impl std::error::Error for WriteError {
         match self {
             Self::Options(error) => Some(error),
             Self::OutOfSpace(error) => Some(error),
+            Self::LimitReached(error) => Some(error),
             Self::OutcomeUnknown(error) | Self::Unavailable(error) => Some(error),
             Self::Damaged(error) => Some(error),
             _ => None,
@@ -403,10 +446,12 @@ convert! {
     KeyError => ClaimError::Key,
     ClaimOptionsError => ClaimError::Options,
     OutOfSpace => ClaimError::OutOfSpace,
+    LimitReached => ClaimError::LimitReached,
     Damaged => ClaimError::Damaged,
     Unavailable => ClaimError::Unavailable,
     ClaimOptionsError => WriteError::Options,
     OutOfSpace => WriteError::OutOfSpace,
+    LimitReached => WriteError::LimitReached,
     Unavailable => WriteError::Unavailable,
     ClaimError => AdminError::Claim,
 }

@@ -211,6 +211,7 @@ mod index;
 #[cfg(feature = "testing")]
 mod internals;
 mod key;
+mod limit_reached;
 pub mod limits;
 mod listing;
 mod open_error;
@@ -246,11 +247,12 @@ mod public {
     pub use crate::clock::{Clock, ManualClock, SystemClock};
     pub use crate::corruption::{Corruption, Damage};
     pub use crate::error::{
-        AccessDenied, AdminError, ClaimError, Damaged, FinishError, OutOfSpace, Unavailable,
-        WriteError,
+        Abandoned, AccessDenied, AdminError, ClaimError, Damaged, FinishError, OutOfSpace,
+        Unavailable, WriteError,
     };
     pub use crate::fingerprint::{Comparison, Fingerprint, FingerprintBuilder, FingerprintError};
     pub use crate::key::{Key, KeyError, KeyPart};
+    pub use crate::limit_reached::{Limit, LimitReached};
     pub use crate::listing::{KeyState, PendingKey};
     pub use crate::open_error::OpenError;
     pub use crate::operation::{Completion, Operation, Previous};
@@ -261,7 +263,7 @@ mod public {
     pub use crate::response::{Replay, Response};
     pub use crate::run::{OnInterrupted, RunError, RunOptions};
     pub use crate::snapshot::{Snapshot, SnapshotError};
-    pub use crate::stats::Stats;
+    pub use crate::stats::{LimitsReached, Stats};
     pub use crate::store::{Forget, Store};
     pub use crate::ticket::{ResumeError, Ticket, TicketError};
     pub use crate::token::Token;

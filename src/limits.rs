@@ -90,6 +90,9 @@ pub const PENDING_DEFAULT: usize = 1_000_000;
 /// Keys that can be allowed to be pending or interrupted at once: 100 million.
 pub const PENDING_MAX: usize = 100_000_000;
 
+/// Keys that a store, or a scope in it, can be limited to at most: 4,294,967,295.
+pub const KEYS_MAX: usize = u32::MAX as usize;
+
 /// Callers that may wait for one key by default: 1,024.
 pub const WAITERS_PER_KEY_DEFAULT: usize = 1_024;
 /// Callers that may wait for any key by default: 65,536.

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::claim::{Saved, time};
+use crate::claim::Saved;
+use crate::clock::time;
 use crate::engine::Look;
 use crate::fingerprint::Fingerprint;
 use crate::index::Live;
@@ -33,10 +34,13 @@ pub struct PendingKey {
     pub lease_left: Option<Duration>,
     /// Whether the work was handed on by ticket and not yet resumed.
     pub is_detached: bool,
+    /// Whether it is interrupted and too old to be taken up again: see
+    /// [`Options::abandon_after`](crate::Options::abandon_after).
+    pub is_abandoned: bool,
 }
 
 impl PendingKey {
-    pub(crate) fn new(live: &Live, now_ms: u64, monotonic_ms: u64) -> Self {
+    pub(crate) fn new(live: &Live, now_ms: u64, monotonic_ms: u64, abandon_after_ms: u64) -> Self {
         Self {
             key: live.key.clone(),
             fingerprint: live.fingerprint,
@@ -47,6 +51,7 @@ impl PendingKey {
             age: Duration::from_millis(now_ms.saturating_sub(live.created_ms)),
             lease_left: live.lease_left_ms(monotonic_ms).map(Duration::from_millis),
             is_detached: live.phase == crate::index::Phase::Detached,
+            is_abandoned: live.is_abandoned(now_ms, monotonic_ms, abandon_after_ms),
         }
     }
 }
@@ -76,6 +81,9 @@ pub enum KeyState {
         token: Token,
         /// When that attempt began.
         since: SystemTime,
+        /// Whether it is too old to be taken up again: see
+        /// [`Options::abandon_after`](crate::Options::abandon_after).
+        is_abandoned: bool,
     },
     /// Done.
     Completed(Saved),
@@ -100,10 +108,12 @@ impl KeyState {
                 attempt,
                 token,
                 started_ms,
+                is_abandoned,
             } => Self::Interrupted {
                 attempt,
                 token: Token::from_u64(token),
                 since: time(started_ms),
+                is_abandoned,
             },
             Look::Completed(stored) => Self::Completed(Saved::new(stored)),
         }

@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use crate::block::block_on;
-use crate::claim::{Saved, time};
+use crate::claim::Saved;
+use crate::clock::time;
 use crate::engine::{Engine, Finish, Grant, Level, Refusal, Stored};
 use crate::error::{FinishError, WriteError};
 use crate::key::Key;

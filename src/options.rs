@@ -120,6 +120,10 @@ pub struct Options {
     reserved_response_bytes: Option<usize>,
     stripes: usize,
     pending_max: usize,
+    keys_max: Option<usize>,
+    keys_per_scope_max: Option<usize>,
+    disk_bytes_max: Option<u64>,
+    abandon_after: Option<Duration>,
     waiters_per_key_max: usize,
     waiters_max: usize,
     max_clock_jump: Duration,
@@ -144,6 +148,10 @@ impl Default for Options {
             reserved_response_bytes: None,
             stripes: STRIPES_DEFAULT,
             pending_max: PENDING_DEFAULT,
+            keys_max: None,
+            keys_per_scope_max: None,
+            disk_bytes_max: None,
+            abandon_after: None,
             waiters_per_key_max: WAITERS_PER_KEY_DEFAULT,
             waiters_max: WAITERS_DEFAULT,
             max_clock_jump: CLOCK_JUMP_DEFAULT,
@@ -190,6 +198,21 @@ impl Options {
     /// that takes.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
+        self
+    }
+
+    /// How long an operation may be taken up again after it was first claimed: 1 second to 3,653
+    /// days. Default: no limit.
+    ///
+    /// A key that is interrupted then is *abandoned*: nobody gets it as a new attempt any more, since
+    /// what protects a repetition (a provider that still knows the downstream key) may be gone. It is
+    /// not absent either. A claim gets
+    /// [`ClaimError::Abandoned`](crate::ClaimError::Abandoned), the key stays among the
+    /// [interrupted](crate::Store::interrupted) ones, and it is free again when somebody has found
+    /// out what became of it and [forgets](crate::Store::forget) it by force. An owner at work is not
+    /// affected, and may complete however late.
+    pub fn abandon_after(mut self, age: Duration) -> Self {
+        self.abandon_after = Some(age);
         self
     }
 }
@@ -243,6 +266,50 @@ impl Options {
     /// in disk space and page cache.
     pub fn prepared_segments(mut self, count: usize) -> Self {
         self.prepared_segments = count;
+        self
+    }
+}
+
+/// # Limits: how much may be stored
+///
+/// Whoever comes to one gets [`ClaimError::LimitReached`](crate::ClaimError::LimitReached) for a new
+/// claim. Nothing that is stored is evicted for it; replays go on, and so do completions, renewals
+/// and releases of keys that are claimed already. A store that holds more than a limit that was
+/// lowered opens, and takes nothing new.
+impl Options {
+    /// Keys that may exist: 1 to 4,294,967,295. Default: no limit.
+    ///
+    /// A key exists from its first claim on: while it is claimed, pending, interrupted or completed,
+    /// until it is released or forgotten, or its expired result is reclaimed. An expired result
+    /// counts as long as it has not been reclaimed, but not against a claim on the same key, which
+    /// takes its place. Of any number of callers who come for the last place exactly one gets it.
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.keys_max = Some(keys);
+        self
+    }
+
+    /// Keys of one scope that may exist: 1 to 4,294,967,295. Default: no limit.
+    ///
+    /// Keys count as for [`max_keys`](Self::max_keys). Scopes that are not full are not affected by
+    /// one that is. The count takes 16 to 39 bytes of memory for each scope that has keys, and
+    /// only where this is set; opening then reads the first page of every completed record, to
+    /// find its scope.
+    pub fn max_keys_per_scope(mut self, keys: usize) -> Self {
+        self.keys_per_scope_max = Some(keys);
+        self
+    }
+
+    /// Bytes that the log's segments may take on the disk: at least two
+    /// [segments](Self::segment_size). Default: no limit, but for the disk.
+    ///
+    /// Counted are the files of all segments, whole: those in use, the one being written and those
+    /// [prepared ahead](Self::prepared_segments). No new segment is made that would take the log
+    /// over the limit. A claim that finds no room in those that exist is then refused, by an error
+    /// other than that of a full disk; room that was set aside for completions is there all the
+    /// same. A completion that is larger than what was set aside may be
+    /// [refused](crate::WriteError::LimitReached) as well, with the guard still held.
+    pub fn max_disk_bytes(mut self, bytes: u64) -> Self {
+        self.disk_bytes_max = Some(bytes);
         self
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 
 use crate::engine::Outcome;
+use crate::limit_reached::Limit;
 
 /// How many counters share the load, so that threads don't write the same cache line.
 const SHARDS: usize = 8;
@@ -27,6 +28,20 @@ impl Counter {
     }
 }
 
+/// A count of what happens seldom, or to callers who are turned away.
+#[derive(Debug, Default)]
+pub(crate) struct RareCounter(AtomicU64);
+
+impl RareCounter {
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// What has happened since the store was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -38,7 +53,16 @@ pub(crate) struct Counters {
     pub(crate) too_late: Counter,
     pub(crate) completed: Counter,
     pub(crate) released: Counter,
-    pub(crate) abandoned: Counter,
+    pub(crate) interruptions: Counter,
+    pub(crate) claims_abandoned: RareCounter,
+    /// Expired results whose slot was taken out of the index.
+    pub(crate) expired: RareCounter,
+    pub(crate) out_of_space: RareCounter,
+    pub(crate) pending_limit: RareCounter,
+    pub(crate) waiters_limit: RareCounter,
+    pub(crate) keys_limit: RareCounter,
+    pub(crate) keys_per_scope_limit: RareCounter,
+    pub(crate) disk_bytes_limit: RareCounter,
 }
 
 impl Counters {
@@ -54,6 +78,25 @@ impl Counters {
             Outcome::TooLate { .. } => &self.too_late,
         };
         counter.add();
+    }
+
+    /// Counts a call that was refused because of a limit.
+    pub(crate) fn count_limit(&self, limit: Limit) {
+        match limit {
+            Limit::Keys => self.keys_limit.add(),
+            Limit::KeysPerScope => self.keys_per_scope_limit.add(),
+            Limit::DiskBytes => self.disk_bytes_limit.add(),
+        }
+    }
+
+    pub(crate) fn limits_reached(&self) -> LimitsReached {
+        LimitsReached {
+            pending: self.pending_limit.total(),
+            waiters: self.waiters_limit.total(),
+            keys: self.keys_limit.total(),
+            keys_per_scope: self.keys_per_scope_limit.total(),
+            disk_bytes: self.disk_bytes_limit.total(),
+        }
     }
 
     /// Counts the end of one operation.
@@ -91,6 +134,8 @@ pub struct Stats {
     pub pending_keys: u64,
     /// Of those, the interrupted ones.
     pub interrupted_keys: u64,
+    /// Of those, the ones too old to be taken up again.
+    pub abandoned_keys: u64,
     /// Callers waiting for a key.
     pub waiters: u64,
     /// Claims that started an operation.
@@ -105,12 +150,16 @@ pub struct Stats {
     pub claims_mismatched: u64,
     /// Claims refused as too late.
     pub claims_too_late: u64,
+    /// Claims refused because the operation is abandoned.
+    pub claims_abandoned: u64,
     /// Operations completed.
     pub completed: u64,
     /// Operations released.
     pub released: u64,
     /// Guards dropped or interrupted without an end.
-    pub abandoned: u64,
+    pub interruptions: u64,
+    /// Expired results whose place in the index was given to a claim, or that were forgotten.
+    pub expired: u64,
     /// Segments in use or prepared.
     pub segments: u64,
     /// Segments prepared and not yet written to.
@@ -123,8 +172,32 @@ pub struct Stats {
     pub syncs: u64,
     /// Records those syncs made durable; divided by `syncs`, the size of a group.
     pub synced_records: u64,
+    /// Bytes of all segment files.
+    pub segment_bytes: u64,
+    /// Calls refused because the disk was full.
+    pub out_of_space: u64,
+    /// Calls refused because of a limit of the store.
+    pub limits_reached: LimitsReached,
     /// Bytes of memory that the index tables take.
     pub index_bytes: u64,
     /// Whether a sync has failed: nothing is written until the store is reopened.
     pub poisoned: bool,
+}
+
+/// Calls that were refused because of a limit, by the option that sets it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LimitsReached {
+    /// [`Options::max_pending`](crate::Options::max_pending).
+    pub pending: u64,
+    /// [`Options::max_waiters`](crate::Options::max_waiters) and
+    /// [`Options::max_waiters_per_key`](crate::Options::max_waiters_per_key).
+    pub waiters: u64,
+    /// [`Options::max_keys`](crate::Options::max_keys).
+    pub keys: u64,
+    /// [`Options::max_keys_per_scope`](crate::Options::max_keys_per_scope).
+    pub keys_per_scope: u64,
+    /// [`Options::max_disk_bytes`](crate::Options::max_disk_bytes), by claims or by completions that
+    /// are larger than what was set aside for them.
+    pub disk_bytes: u64,
 }

@@ -10,7 +10,8 @@ use std::time::SystemTime;
 use crate::batch;
 use crate::block::block_on;
 use crate::claim::Saved;
-use crate::claim::{Claim, claim_blocking, claim_future, time};
+use crate::claim::{Claim, claim_blocking, claim_future};
+use crate::clock::time;
 use crate::engine::{self, Engine, Forgotten, Level, Request, TicketParts};
 use crate::error::{AdminError, ClaimError, Unavailable};
 use crate::fingerprint::Fingerprint;
@@ -407,7 +408,8 @@ impl Store {
         self.list(true)
     }
 
-    /// The keys whose owner is gone and whose outcome is unknown: to be reconciled.
+    /// The keys whose owner is gone and whose outcome is unknown: to be reconciled. Among them are the
+    /// [abandoned](crate::PendingKey::is_abandoned) ones.
     ///
     /// # Errors
     ///
@@ -423,15 +425,19 @@ impl Store {
         if engine.is_forked() {
             return stats;
         }
-        let monotonic_ms = engine.time().monotonic_ms();
+        let (now_ms, monotonic_ms) = (engine.time().now_ms(), engine.time().monotonic_ms());
+        let abandon_after_ms = engine.settings().abandon_after_ms;
         for stripe in engine.index().stripes() {
             let stripe = stripe.lock();
             stats.completed_keys += stripe.completed_count() as u64;
             stats.index_bytes += stripe.table_bytes() as u64;
-            stats.interrupted_keys += stripe
+            for live in stripe
                 .live_entries()
                 .filter(|live| !live.is_held(monotonic_ms))
-                .count() as u64;
+            {
+                stats.interrupted_keys += 1;
+                stats.abandoned_keys += u64::from(live.is_too_old(now_ms, abandon_after_ms));
+            }
         }
         let (counters, log) = (&engine.counters, engine.log());
         stats.pending_keys = engine.pending_count() as u64;
@@ -444,8 +450,13 @@ impl Store {
         stats.claims_too_late = counters.too_late.total();
         stats.completed = counters.completed.total();
         stats.released = counters.released.total();
-        stats.abandoned = counters.abandoned.total();
+        stats.claims_abandoned = counters.claims_abandoned.total();
+        stats.interruptions = counters.interruptions.total();
+        stats.expired = counters.expired.total();
         stats.segments = log.segments().count() as u64;
+        stats.segment_bytes = log.segments().file_bytes();
+        stats.out_of_space = counters.out_of_space.total();
+        stats.limits_reached = counters.limits_reached();
         stats.segments_prepared = log.ready() as u64;
         stats.available_bytes = log.available_words() * 8;
         stats.unsynced_bytes = log.unsynced_words() * 8;
@@ -557,6 +568,7 @@ impl Store {
             return Err(Unavailable::Forked);
         }
         let (now_ms, monotonic_ms) = (engine.time().now_ms(), engine.time().monotonic_ms());
+        let abandon_after_ms = engine.settings().abandon_after_ms;
         let mut keys = Vec::new();
         for stripe in engine.index().stripes() {
             let stripe = stripe.lock();
@@ -567,7 +579,7 @@ impl Store {
                 .live_entries()
                 .filter(|live| live.phase != Phase::Changing || live.token != 0)
                 .filter(|live| live.is_held(monotonic_ms) == held)
-                .map(|live| PendingKey::new(live, now_ms, monotonic_ms));
+                .map(|live| PendingKey::new(live, now_ms, monotonic_ms, abandon_after_ms));
             keys.extend(listed);
         }
         Ok(keys)

@@ -121,7 +121,7 @@ fn a_complete_future_dropped_after_its_first_poll_has_completed() {
         assert_eq!(bytes(&saved), b"paid");
     };
     check(&store);
-    assert_eq!(store.stats().abandoned, 0);
+    assert_eq!(store.stats().interruptions, 0);
     drop(store);
     check(&reopen(&directory, Durability::Sync));
 }

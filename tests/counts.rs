@@ -50,7 +50,7 @@ fn every_claim_is_counted_once_by_its_answer() {
         assert_eq!(answers(&store.stats()), [1, 1, 3, 4, 2, 1]);
         let stats = store.stats();
         assert_eq!(
-            (stats.completed, stats.released, stats.abandoned),
+            (stats.completed, stats.released, stats.interruptions),
             (1, 0, 1)
         );
         clock.advance(ms(1));
@@ -113,7 +113,7 @@ fn looks_of_a_waiter_that_nobody_sees_are_not_counted() {
         let each = ROUNDS * WAITERS;
         let counted = answers(&store.stats());
         assert_eq!(counted, [ROUNDS, each, each, 0, 0, 0], "{mode:?}");
-        assert_eq!(store.stats().abandoned, ROUNDS + each);
+        assert_eq!(store.stats().interruptions, ROUNDS + each);
     }
 }
 
@@ -128,13 +128,13 @@ fn a_takeover_that_nobody_saw_is_not_counted_as_abandoned() {
     .store();
     let key = key("k-1");
     drop(started(store.claim(&key, request()).expect("a claim")));
-    assert_eq!(store.stats().abandoned, 1);
+    assert_eq!(store.stats().interruptions, 1);
     // A future does not sync, so at its first poll it has written and was not told yet.
     let unseen = Polled::new(store.claim_async(&key, request())).pending();
     drop(unseen);
     let stats = store.stats();
     assert_eq!((stats.claims_started, stats.claims_taken_over), (1, 0));
-    assert_eq!((stats.interrupted_keys, stats.abandoned), (1, 1));
+    assert_eq!((stats.interrupted_keys, stats.interruptions), (1, 1));
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn a_stale_guard_after_a_takeover_gets_lease_lost_and_changes_nothing() {
             // The guard was dropped with that: it interrupted nobody.
             assert_eq!(format!("{:?}", store.get(&key)), before, "{call}, {mode:?}");
             assert_eq!(store.stats().available_bytes, appended);
-            assert_eq!(store.stats().abandoned, 0);
+            assert_eq!(store.stats().interruptions, 0);
             // Neither was the lease made longer.
             clock.advance(ms(599));
             in_progress(mode.claim(&store, &key, request()));
@@ -356,7 +356,7 @@ fn an_error_that_leaves_the_key_held_gives_the_guard_back() {
         in_progress(mode.claim(&store, &key, request()));
         let saved = mode.complete(operation, vec![7; 1_000]).expect("fits");
         assert_eq!(bytes(&saved), vec![7; 1_000]);
-        assert_eq!(store.stats().abandoned, 0);
+        assert_eq!(store.stats().interruptions, 0);
     }
 }
 

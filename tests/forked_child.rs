@@ -203,7 +203,7 @@ fn every_call_in_a_child_says_forked_and_the_parent_goes_on() {
         completed(waiting.finish().expect("an answer"));
         assert_eq!(store.pending().expect("a list").len(), 5);
         let _resumed = started(store.resume(&ticket).expect("a guard"));
-        assert_eq!(store.stats().abandoned, 0);
+        assert_eq!(store.stats().interruptions, 0);
     }
 }
 

@@ -331,6 +331,7 @@ fn a_look_tells_every_state_and_claims_nothing() {
                     attempt,
                     token: found,
                     since: began,
+                    is_abandoned: false,
                 } => assert_eq!((attempt, found, began), (1, token, since)),
                 other => panic!("{other:?}"),
             }

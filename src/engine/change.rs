@@ -46,46 +46,39 @@ impl Change<'_> {
             apply(live);
             let changed_hands = (live.token != owner && !mutation("takeover_wakes_nobody"))
                 || live.phase == Phase::Interrupted;
-            let waiters = live.wakers(changed_hands);
-            // The expired result goes once the record that replaces it is published.
-            let replaced = if live.token == 0 {
-                None
-            } else {
-                live.replaces.take()
-            };
-            if let Some(slot) = replaced {
-                stripe.remove_completed(slot);
-            }
-            waiters
+            live.wakers(changed_hands)
         };
         waiters.wake();
     }
 
-    /// Ends the key's entry: it is completed or absent now.
-    pub(crate) fn retire(mut self, apply: impl FnOnce(&mut Stripe)) {
+    /// Ends the key's entry: it is completed or absent now. `apply` tells whether the key's place is
+    /// free with that.
+    pub(crate) fn retire(mut self, apply: impl FnOnce(&mut Stripe) -> bool) {
         self.ended = true;
-        let waiters = {
+        let (waiters, is_place_free) = {
             let mut stripe = self.engine.index.lock(self.hash);
             let live = stripe.remove_live(self.hash, self.key);
             if mutation("retired_in_two_steps") {
                 drop(stripe);
                 stripe = self.engine.index.lock(self.hash);
             }
-            if let Some(slot) = live.as_ref().and_then(|live| live.replaces) {
-                stripe.remove_completed(slot);
-            }
-            if mutation("taken_out_to_grow") {
+            let is_place_free = if mutation("taken_out_to_grow") {
                 let mut grown = std::mem::take(&mut *stripe);
                 drop(stripe);
-                apply(&mut grown);
+                let is_place_free = apply(&mut grown);
                 stripe = self.engine.index.lock(self.hash);
                 *stripe = grown;
+                is_place_free
             } else {
-                apply(&mut stripe);
-            }
-            live.map(|mut live| live.take_waiters()).unwrap_or_default()
+                apply(&mut stripe)
+            };
+            let waiters = live.map(|mut live| live.take_waiters());
+            (waiters.unwrap_or_default(), is_place_free)
         };
         self.engine.pending.fetch_sub(1, Ordering::Relaxed);
+        if is_place_free {
+            self.engine.places.give_back(self.key.scope());
+        }
         if mutation("end_wakes_nobody") {
             return;
         }

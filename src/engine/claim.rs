@@ -5,9 +5,10 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use crate::block::block_on;
+use crate::clock::time;
 use crate::engine::lookup::{Examined, Found, Located, check_open};
 use crate::engine::{Engine, Level, Promise, RoomError};
-use crate::error::{ClaimError, WriteError};
+use crate::error::{Abandoned, ClaimError, WriteError};
 use crate::fingerprint::{Comparison, Fingerprint};
 use crate::index::live::WHILE_ALIVE;
 use crate::index::{Live, Phase, Slot, Stripe};
@@ -39,6 +40,8 @@ pub(crate) enum Outcome {
         attempt: u32,
         completed: bool,
         since_ms: u64,
+        /// Of a completed one.
+        expires_ms: Option<u64>,
     },
     TooLate {
         first_sent_ms: u64,
@@ -95,6 +98,8 @@ pub(super) enum Step {
     Settle,
     /// Room for this many words is needed first.
     Room(u64),
+    /// The operation is too old to be taken up again, and the end of the record that says so.
+    Abandoned(Abandoned, u64),
     /// Something changed in between: look again.
     Again,
 }
@@ -182,7 +187,9 @@ impl Engine {
                 }
             }
             // Nothing was done: from the beginning, with all the waiting there is.
-            Step::Settle | Step::Room(_) | Step::Again => block_on(self.claim(request)),
+            Step::Settle | Step::Room(_) | Step::Abandoned(..) | Step::Again => {
+                block_on(self.claim(request))
+            }
         }
     }
 
@@ -204,6 +211,9 @@ impl Engine {
                     drop(promise.take());
                     let promised = self.promise(words).await;
                     promise = Some(promised.map_err(RoomError::into::<ClaimError>)?);
+                }
+                Step::Abandoned(abandoned, end) => {
+                    return Err(self.abandoned(abandoned, end, request.level).await);
                 }
                 Step::Again => {}
             }
@@ -298,6 +308,7 @@ impl Engine {
                 attempt: live.attempt,
                 completed: false,
                 since_ms: live.started_ms,
+                expires_ms: None,
             };
             return Some(Step::Answer(mismatch, end));
         }
@@ -340,21 +351,26 @@ impl Engine {
             drop(stripe);
             stripe = self.index.lock(hash);
         }
-        let limit = self.settings.pending_max;
-        if mutation("pending_counted_in_two_steps") {
-            let pending = self.pending.load(Ordering::Relaxed);
-            if pending >= limit {
-                return Err(ClaimError::TooManyPending { limit });
+        // The expired result of this key leaves it its place.
+        let needs_place = replaces.is_none();
+        if needs_place {
+            self.places
+                .take(request.key.scope())
+                .inspect_err(|reached| self.counters.count_limit(reached.limit))?;
+        }
+        if let Err(full) = self.count_pending() {
+            if needs_place {
+                self.places.give_back(request.key.scope());
             }
-            self.pending.store(pending + 1, Ordering::Relaxed);
-        } else if self.pending.fetch_add(1, Ordering::Relaxed) >= limit {
-            self.pending.fetch_sub(1, Ordering::Relaxed);
-            return Err(ClaimError::TooManyPending { limit });
+            return Err(full);
+        }
+        if let Some(expired) = replaces {
+            stripe.remove_completed(expired);
+            self.counters.expired.add();
         }
         let key = Key::clone(&request.key);
-        let mut live = Box::new(Live::claiming(hash, key, request.fingerprint, now_ms));
-        live.replaces = replaces;
-        stripe.insert_live(live);
+        let live = Live::claiming(hash, key, request.fingerprint, now_ms);
+        stripe.insert_live(Box::new(live));
         drop(stripe);
         let before = Before {
             attempt: 0,
@@ -367,6 +383,23 @@ impl Engine {
         self.grant(request, hash, promise, before, handover, now_ms)
     }
 
+    /// Counts one more key that is not completed, if there may be one.
+    fn count_pending(&self) -> Result<(), ClaimError> {
+        let limit = self.settings.pending_max;
+        if mutation("pending_counted_in_two_steps") {
+            let pending = self.pending.load(Ordering::Relaxed);
+            if pending >= limit {
+                return Err(ClaimError::TooManyPending { limit });
+            }
+            self.pending.store(pending + 1, Ordering::Relaxed);
+        } else if self.pending.fetch_add(1, Ordering::Relaxed) >= limit {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+            self.counters.pending_limit.add();
+            return Err(ClaimError::TooManyPending { limit });
+        }
+        Ok(())
+    }
+
     /// Gives a key that is not completed to a new owner.
     pub(super) fn take_over<'a>(
         &'a self,
@@ -376,7 +409,6 @@ impl Engine {
         promise: &mut Option<Promise<'a>>,
         handover: Handover,
     ) -> Result<Step, ClaimError> {
-        self.check_writable()?;
         let key = &request.key;
         if mutation("taken_over_in_two_steps") {
             drop(stripe);
@@ -385,6 +417,14 @@ impl Engine {
         let Some(live) = stripe.live(hash, key) else {
             return Ok(Step::Again);
         };
+        let now_ms = self.time.now_ms();
+        if matches!(handover, Handover::NewAttempt { .. })
+            && live.is_too_old(now_ms, self.settings.abandon_after_ms)
+        {
+            let end = live.newest.map_or(0, |newest| newest.end);
+            return Ok(Step::Abandoned(Abandoned::of(live), end));
+        }
+        self.check_writable()?;
         let claim_words = words_for(key.as_bytes().len(), 0, live.checkpoint_bytes, 0);
         // What is set aside for a ticket's or a late owner's completion goes to the new one, so that
         // a ticket can be resumed on a full disk.
@@ -408,7 +448,7 @@ impl Engine {
             checkpoint: noted.map(|at| self.locate_slot(Slot::new(hash, at.segment, at.offset))),
         };
         drop(stripe);
-        self.grant(request, hash, promise, before, handover, self.time.now_ms())
+        self.grant(request, hash, promise, before, handover, now_ms)
     }
 
     /// Appends the grant of a key that was marked as changing, and publishes it.
@@ -516,6 +556,22 @@ impl Engine {
         Ok(Step::Answer(outcome, appended.end))
     }
 
+    /// The error for an operation that is too old, once the record it rests on is durable.
+    pub(super) async fn abandoned(
+        &self,
+        abandoned: Abandoned,
+        end: u64,
+        level: Level,
+    ) -> ClaimError {
+        match self.reach(end, level).await {
+            Ok(()) => {
+                self.counters.claims_abandoned.add();
+                ClaimError::Abandoned(abandoned)
+            }
+            Err(error) => ClaimError::Unavailable(error),
+        }
+    }
+
     /// Makes sure that `promise` holds exactly `words`, without waiting.
     pub(super) fn hold_room<'a>(&'a self, promise: &mut Option<Promise<'a>>, words: u64) -> bool {
         if promise.as_ref().is_some_and(|held| held.words == words) {
@@ -541,16 +597,28 @@ impl Engine {
         }
     }
 
-    /// Whether an absent key was first sent so long ago that its result may have come and gone.
+    /// Whether an absent key was first sent so long ago that its result may have come and gone. What
+    /// was sent, and completed, exactly a retention ago has expired just now.
     fn too_late(&self, request: &Request<'_>, now_ms: u64) -> Option<Outcome> {
         let first_sent_ms = request.options.first_sent_ms?;
         let limit_ms = now_ms
             .saturating_sub(request.options.retention_ms)
+            .saturating_add(1)
             .max(self.restored_at_ms);
         (first_sent_ms < limit_ms).then_some(Outcome::TooLate {
             first_sent_ms,
             limit_ms,
         })
+    }
+}
+
+impl Abandoned {
+    fn of(live: &Live) -> Self {
+        Self {
+            attempt: live.attempt,
+            since: time(live.started_ms),
+            created_at: time(live.created_ms),
+        }
     }
 }
 
@@ -562,6 +630,7 @@ pub(super) fn answer_completed(found: Found, request: &Request<'_>) -> Step {
             attempt: found.stored.attempt,
             completed: true,
             since_ms: found.stored.completed_ms,
+            expires_ms: Some(found.stored.expires_ms),
         },
         Comparison::Same | Comparison::NotComparable => Outcome::Completed(found.stored),
     };

@@ -180,6 +180,7 @@ impl Engine {
                 let slot = Slot::new(grant.hash, appended.segment, appended.offset);
                 stripe.insert_completed(slot);
             }
+            !completed
         });
         // The segment was held from before the slot was published, so that the caller's own answer
         // can't be gone.
@@ -272,7 +273,7 @@ impl Engine {
     /// The guard is gone without a word: the key is interrupted at once, and those who wait know.
     pub(crate) fn abandon(&self, grant: &Grant) {
         if let Some(waiters) = self.give_up(grant) {
-            self.counters.abandoned.add();
+            self.counters.interruptions.add();
             waiters.wake();
         }
     }
@@ -339,7 +340,7 @@ impl Engine {
             }
             self.settled(hash, key).await?;
         };
-        self.counters.abandoned.add();
+        self.counters.interruptions.add();
         waiters.wake();
         Ok(())
     }
@@ -447,6 +448,9 @@ impl Engine {
         self.pending.fetch_add(1, sync::Ordering::Relaxed);
         drop(stripe);
         let end = self.write_removal(key, hash, &removed, now_ms, Some(found.slot), promise);
+        if forgotten == Forgotten::Absent {
+            self.counters.expired.add();
+        }
         Ok(ForgetStep::Written(forgotten, end))
     }
 
@@ -480,11 +484,8 @@ impl Engine {
         promise.spend(contents.words());
         let appended = self.log.append(&contents);
         let appended = appended.unwrap_or_else(|_| unreachable!("a promised removal has room"));
-        change.retire(|stripe| {
-            if let Some(slot) = slot {
-                stripe.remove_completed(slot);
-            }
-        });
+        // Whoever takes a slot out of the index gives its place back.
+        change.retire(|stripe| slot.is_none_or(|slot| stripe.remove_completed(slot)));
         appended.end
     }
 }

@@ -48,6 +48,7 @@ impl fmt::Debug for HashSecret {
 /// Purposes of derived secrets. Part of the format: downstream keys must not change.
 pub(crate) const INDEX: u64 = 1;
 pub(crate) const DOWNSTREAM: u64 = 2;
+pub(crate) const SCOPES: u64 = 3;
 
 impl Engine {
     /// See [`Operation::downstream_key`](crate::Operation::downstream_key).

@@ -62,6 +62,7 @@ pub(crate) enum Look {
         attempt: u32,
         token: u64,
         started_ms: u64,
+        is_abandoned: bool,
     },
     Completed(Stored),
 }
@@ -95,6 +96,17 @@ impl Located {
             .ok_or_else(|| self.damaged())?;
         let record = Record::parse(bytes, segment.seed).map_err(|_| self.damaged())?;
         Ok((segment, record, bytes.len() as u64 / 8))
+    }
+
+    /// Shows the scope of the record's key, unless it can't be read. The checksum is not verified.
+    pub(crate) fn with_scope(&self, show: impl FnOnce(&[u8])) {
+        let segment = self.segment.as_ref();
+        let bytes = segment.and_then(|segment| segment.record_bytes(self.slot.offset()));
+        if let Some(Ok(record)) = bytes.map(Record::parse_verified)
+            && let Some(scope) = record.key.get(..usize::from(record.key_lengths.0))
+        {
+            show(scope);
+        }
     }
 
     /// What the slot is to this key.
@@ -261,7 +273,7 @@ impl Engine {
                     return Ok(Glance::Settle);
                 }
                 let end = live.newest.map_or(0, |newest| newest.end);
-                return Ok(Glance::Answer(look_at(live, self.time.monotonic_ms()), end));
+                return Ok(Glance::Answer(self.look_at(live), end));
             }
             self.locate(&stripe.candidates(hash))
         };
@@ -276,6 +288,25 @@ impl Engine {
             }
         }
     }
+
+    fn look_at(&self, live: &Live) -> Look {
+        let monotonic_ms = self.time.monotonic_ms();
+        let (attempt, token, started_ms) = (live.attempt, live.token, live.started_ms);
+        if live.is_held(monotonic_ms) {
+            return Look::Held {
+                attempt,
+                token,
+                started_ms,
+                lease_left_ms: live.lease_left_ms(monotonic_ms),
+            };
+        }
+        Look::Interrupted {
+            attempt,
+            token,
+            started_ms,
+            is_abandoned: live.is_too_old(self.time.now_ms(), self.settings.abandon_after_ms),
+        }
+    }
 }
 
 /// What one look at a key led to.
@@ -284,24 +315,6 @@ enum Glance {
     Answer(Look, u64),
     /// A transition is under way: look again when it is over.
     Settle,
-}
-
-fn look_at(live: &Live, monotonic_ms: u64) -> Look {
-    let (attempt, token, started_ms) = (live.attempt, live.token, live.started_ms);
-    if live.is_held(monotonic_ms) {
-        Look::Held {
-            attempt,
-            token,
-            started_ms,
-            lease_left_ms: live.lease_left_ms(monotonic_ms),
-        }
-    } else {
-        Look::Interrupted {
-            attempt,
-            token,
-            started_ms,
-        }
-    }
 }
 
 /// Refuses on a closed store.

@@ -15,6 +15,7 @@ mod finish;
 mod identity;
 mod lookup;
 mod open;
+mod places;
 mod progress;
 mod wait;
 
@@ -29,6 +30,7 @@ use crate::engine::identity::HashSecret;
 use crate::error::{OutOfSpace, Unavailable};
 use crate::index::Index;
 use crate::key::Key;
+use crate::limit_reached::LimitReached;
 use crate::log::Log;
 use crate::log::commit::Lead;
 use crate::log::prepare::NoRoom;
@@ -60,6 +62,7 @@ pub(crate) struct Engine {
     restored_at_ms: u64,
     fork_mark: Arc<ForkMark>,
     pending: AtomicUsize,
+    places: places::Places,
     waiters: AtomicUsize,
     next_waiter: AtomicU64,
     timer: Timer,
@@ -197,10 +200,19 @@ impl Engine {
             .room(words)
             .await
             .map_err(|refused| match refused {
-                NoRoom::Failed(source) => RoomError::OutOfSpace(OutOfSpace {
-                    needed_bytes: words * 8,
-                    source: Some(source),
-                }),
+                NoRoom::Failed(source) => match LimitReached::within(&source) {
+                    Some(reached) => {
+                        self.counters.count_limit(reached.limit);
+                        RoomError::LimitReached(reached)
+                    }
+                    None => {
+                        self.counters.out_of_space.add();
+                        RoomError::OutOfSpace(OutOfSpace {
+                            needed_bytes: words * 8,
+                            source: Some(source),
+                        })
+                    }
+                },
                 NoRoom::Stopped => RoomError::Closed,
             })?;
         Ok(Promise {
@@ -223,13 +235,15 @@ impl Engine {
 /// Why no room was promised.
 enum RoomError {
     OutOfSpace(OutOfSpace),
+    LimitReached(LimitReached),
     Closed,
 }
 
 impl RoomError {
-    fn into<E: From<OutOfSpace> + From<Unavailable>>(self) -> E {
+    fn into<E: From<OutOfSpace> + From<LimitReached> + From<Unavailable>>(self) -> E {
         match self {
             Self::OutOfSpace(error) => E::from(error),
+            Self::LimitReached(error) => E::from(error),
             Self::Closed => E::from(Unavailable::Closed),
         }
     }

@@ -12,6 +12,7 @@ use std::time::Instant;
 use crate::clock::StoreTime;
 use crate::engine::Engine;
 use crate::engine::identity::{DOWNSTREAM, HashSecret, INDEX};
+use crate::engine::places::Places;
 use crate::error::{ClaimError, Unavailable};
 use crate::fs::Storage;
 use crate::fs::lock::DirectoryLock;
@@ -111,6 +112,7 @@ pub(crate) fn start(
         previous,
         segment_bytes: settings.segment_bytes,
         prepared_segments: settings.prepared_segments,
+        disk_bytes_max: settings.disk_bytes_max,
         zeroing: match settings.durability {
             Durability::Sync => Zeroing::Ahead,
             Durability::Buffered => Zeroing::WithRecords,
@@ -121,7 +123,8 @@ pub(crate) fn start(
     report.interrupted = pending as u64;
     report.duration = begun.elapsed();
     tracing::info!(%report, "opened");
-    Ok(Engine {
+    let places = Places::new(&settings, &identity.secret);
+    let engine = Engine {
         index,
         log: Arc::new(log),
         time,
@@ -132,6 +135,7 @@ pub(crate) fn start(
         restored_at_ms: identity.restored_at_ms,
         fork_mark: Arc::new(ForkMark::new()),
         pending: AtomicUsize::new(pending),
+        places,
         waiters: AtomicUsize::new(0),
         next_waiter: AtomicU64::new(0),
         timer: Timer::default(),
@@ -143,7 +147,9 @@ pub(crate) fn start(
             lock,
         }),
         closed: Condvar::new(),
-    })
+    };
+    engine.count_places();
+    Ok(engine)
 }
 
 /// The directory's lock, and how far the store is closed.

@@ -210,6 +210,9 @@ impl Engine {
                     let promised = self.promise(words).await;
                     promise = Some(promised.map_err(RoomError::into::<ClaimError>)?);
                 }
+                Step::Abandoned(abandoned, end) => {
+                    return Err(self.abandoned(abandoned, end, request.level).await.into());
+                }
                 Step::Again => {}
             }
         }

@@ -131,6 +131,7 @@ impl Wait {
             // Who was let in once stays in.
             let limit = engine.settings.waiters_per_key_max;
             if !self.counted && live.waiting() >= limit {
+                engine.counters.waiters_limit.add();
                 return Poll::Ready(Err(ClaimError::TooManyWaiters { limit }));
             }
             self.count()?;
@@ -166,6 +167,7 @@ impl Wait {
             self.engine.waiters.store(waiting + 1, Ordering::Relaxed);
         } else if self.engine.waiters.fetch_add(1, Ordering::Relaxed) >= limit {
             self.engine.waiters.fetch_sub(1, Ordering::Relaxed);
+            self.engine.counters.waiters_limit.add();
             return Err(ClaimError::TooManyWaiters { limit });
         }
         self.counted = true;

@@ -3,7 +3,6 @@
 use std::task::Waker;
 
 use crate::fingerprint::Fingerprint;
-use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::log::append::Appended;
 use crate::sync::{self, mutation};
@@ -42,8 +41,6 @@ pub(crate) struct Live {
     pub(crate) lease_end_ms: u64,
     /// The newest record; `None` while the first claim is being appended.
     pub(crate) newest: Option<Appended>,
-    /// The slot of an expired result that the first claim replaces.
-    pub(crate) replaces: Option<Slot>,
     /// Bytes of the checkpoint in the newest record.
     pub(crate) checkpoint_bytes: usize,
     /// Room promised to the owner's completion, in words.
@@ -85,7 +82,6 @@ impl Live {
             started_ms: now_ms,
             lease_end_ms: WHILE_ALIVE,
             newest: None,
-            replaces: None,
             checkpoint_bytes: 0,
             promised_words: 0,
             waiters: Vec::new(),
@@ -99,6 +95,16 @@ impl Live {
             Phase::Owned | Phase::Detached => monotonic_ms < self.lease_end_ms,
             Phase::Interrupted => false,
         }
+    }
+
+    /// Whether the operation was first claimed so long ago that no new attempt may begin.
+    pub(crate) fn is_too_old(&self, now_ms: u64, limit_ms: u64) -> bool {
+        now_ms.saturating_sub(self.created_ms) >= limit_ms
+    }
+
+    /// Whether it is interrupted, and too old.
+    pub(crate) fn is_abandoned(&self, now_ms: u64, monotonic_ms: u64, limit_ms: u64) -> bool {
+        !self.is_held(monotonic_ms) && self.is_too_old(now_ms, limit_ms)
     }
 
     /// How long the owner is still presumed alive, in ms; `None` without a lease or an owner.

@@ -5,8 +5,8 @@
 //! pending, interrupted) are whole entries in memory: their key, owner and waiters.
 //!
 //! Invariants:
-//! * a key is in at most one of the two tables, except while an expired result is being replaced:
-//!   then the old slot stays until the new record is published;
+//! * a key is in at most one of the two tables, except while its result is being forgotten: then the
+//!   slot stays until the removal is written;
 //! * nothing is appended, read from the log or woken under a stripe lock, and no thread holds two.
 
 pub(crate) mod live;

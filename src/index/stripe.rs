@@ -159,6 +159,11 @@ impl Stripe {
         self.live.iter().any(|live| live.phase == Phase::Changing)
     }
 
+    /// The slots of this stripe.
+    pub(crate) fn completed(&self) -> impl Iterator<Item = Slot> {
+        self.completed.iter().copied()
+    }
+
     /// How many keys have a result, expired ones that were not reclaimed included.
     pub(crate) fn completed_count(&self) -> usize {
         self.completed.len()

@@ -101,6 +101,11 @@ impl Segment {
         )
     }
 
+    /// Bytes of the file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.memory.words() as u64 * 8
+    }
+
     /// Whether it is one.
     pub(crate) fn is_placeholder(&self) -> bool {
         self.words == FIRST_RECORD

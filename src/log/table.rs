@@ -71,6 +71,15 @@ impl Segments {
         }
     }
 
+    /// Bytes that the files of all segments take.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        let chunks = self.chunks.iter().filter_map(OnceLock::get);
+        chunks
+            .flat_map(|chunk| chunk.iter())
+            .filter_map(|entry| Some(entry.load().as_ref()?.file_bytes()))
+            .sum()
+    }
+
     /// How many segments exist.
     pub(crate) fn count(&self) -> usize {
         self.entries()

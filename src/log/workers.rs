@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::block::block_on;
 use crate::clock::StoreTime;
 use crate::fs::Storage;
+use crate::limit_reached::{Limit, LimitReached};
 use crate::log::append::{Appended, Appender, NoSpace, Reservation};
 use crate::log::commit::{Commit, Durable, Lead, Poison};
 use crate::log::header::Header;
@@ -37,6 +38,8 @@ pub(crate) struct LogParts {
     pub(crate) previous: (u64, u64),
     pub(crate) segment_bytes: u64,
     pub(crate) prepared_segments: usize,
+    /// Bytes that the files of all segments may take.
+    pub(crate) disk_bytes_max: u64,
     pub(crate) zeroing: Zeroing,
     /// The largest record that is ever appended on a promise alone, in words.
     pub(crate) slop: u64,
@@ -68,6 +71,7 @@ struct Plan {
     next_base: u64,
     previous: (u64, u64),
     segment_bytes: u64,
+    disk_bytes_max: u64,
     zeroing: Zeroing,
 }
 
@@ -88,17 +92,19 @@ impl Log {
             meta: parts.meta,
             previous: parts.previous,
             segment_bytes: parts.segment_bytes,
+            disk_bytes_max: parts.disk_bytes_max,
             zeroing: parts.zeroing,
         };
         let now_ms = parts.time.now_ms();
-        let first = match plan.prepare(parts.storage.as_ref(), &segments, watermark, now_ms) {
-            // A full disk can be opened: what is stored is replayed, and claims tell why they fail.
-            Err(error) if is_full(&error) => {
-                tracing::warn!(%error, "opened without room for new claims");
-                Arc::new(Segment::placeholder(plan.next_base))
-            }
-            prepared => prepared?,
-        };
+        let first =
+            match plan.prepare_within_limit(parts.storage.as_ref(), &segments, watermark, now_ms) {
+                // A full disk can be opened: what is stored is replayed, and claims tell why they fail.
+                Err(error) if is_full(&error) => {
+                    tracing::warn!(%error, "opened without room for new claims");
+                    Arc::new(Segment::placeholder(plan.next_base))
+                }
+                prepared => prepared?,
+            };
         let shared = Arc::new(Shared {
             appender: Appender::new(first, parts.slop, watermark),
             commit: Commit::new(watermark),
@@ -343,10 +349,12 @@ impl Shared {
     fn prepare_one(&self) -> io::Result<()> {
         let watermark = self.commit.watermark();
         let now_ms = self.time.now_ms();
-        let segment =
-            self.plan
-                .lock()
-                .prepare(self.storage.as_ref(), &self.segments, watermark, now_ms)?;
+        let segment = self.plan.lock().prepare_within_limit(
+            self.storage.as_ref(),
+            &self.segments,
+            watermark,
+            now_ms,
+        )?;
         self.appender.offer(Arc::clone(&segment));
         if mutation("offered_before_it_is_in_the_table") {
             // The table is hidden from loom: this is where others get in between.
@@ -384,6 +392,21 @@ impl Shared {
 }
 
 impl Plan {
+    /// Makes a segment for new records, if the limit on the log's size leaves room for it.
+    fn prepare_within_limit(
+        &mut self,
+        storage: &dyn Storage,
+        segments: &Segments,
+        watermark: u64,
+        now_ms: u64,
+    ) -> io::Result<Arc<Segment>> {
+        let (value, used) = (self.disk_bytes_max, segments.file_bytes());
+        if used.saturating_add(self.segment_bytes) > value {
+            return Err(LimitReached::new(Limit::DiskBytes, value, used).into());
+        }
+        self.prepare(storage, segments, watermark, now_ms)
+    }
+
     fn prepare(
         &mut self,
         storage: &dyn Storage,
@@ -519,6 +542,7 @@ impl Log {
             next_base: end,
             previous: (0, 0),
             segment_bytes: (FIRST_RECORD + room) * 8,
+            disk_bytes_max: u64::MAX,
             zeroing: Zeroing::Ahead,
         };
         let shared = Arc::new(Shared {

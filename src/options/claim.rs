@@ -124,7 +124,7 @@ pub enum ClaimOptionsError {
     LeaseZero,
     /// The duration is outside the range that is allowed.
     OutOfRange {
-        /// The option: `lease` or `retention`.
+        /// The option: `lease`, `retention` or, of a store, `abandon_after`.
         option: &'static str,
         /// What it was set to.
         value: Duration,
@@ -187,6 +187,11 @@ pub(super) fn lease_ms(lease: Lease) -> Result<u64, ClaimOptionsError> {
 /// A retention as the engine has it.
 pub(super) fn retention_ms(value: Duration) -> Result<u64, ClaimOptionsError> {
     duration_ms("retention", value, RETENTION_MIN, RETENTION_MAX)
+}
+
+/// An age of interrupted keys as the engine has it: as long as a retention may be.
+pub(super) fn abandon_after_ms(value: Duration) -> Result<u64, ClaimOptionsError> {
+    duration_ms("abandon_after", value, RETENTION_MIN, RETENTION_MAX)
 }
 
 /// Whole milliseconds, rounded up: nobody is taken over, and no result forgotten, before its time.

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{
-    CHECKPOINT_BYTES_MAX, KEY_PART_BYTES_MAX, PENDING_MAX, PREPARED_SEGMENTS_MAX,
+    CHECKPOINT_BYTES_MAX, KEY_PART_BYTES_MAX, KEYS_MAX, PENDING_MAX, PREPARED_SEGMENTS_MAX,
     PRINCIPAL_BYTES_MAX, RESERVED_RESPONSE_BYTES_DEFAULT, RESPONSE_BYTES_DEFAULT,
     RESPONSE_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_BYTES_STEP, STRIPES_MAX,
     WAITERS_MAX,
 };
 use crate::log::record::HEAD_BYTES;
 use crate::log::segment::HEADER_BYTES;
-use crate::options::claim::{lease_ms, retention_ms};
+use crate::options::claim::{abandon_after_ms, lease_ms, retention_ms};
 use crate::options::{Durability, Options, OptionsError, Recovery};
 
 /// Options that were checked, in the engine's units.
@@ -32,6 +32,11 @@ pub(crate) struct Settings {
     pub(crate) response_bytes_max: usize,
     pub(crate) reserved_response_bytes: usize,
     pub(crate) pending_max: usize,
+    pub(crate) keys_max: Option<usize>,
+    pub(crate) keys_per_scope_max: Option<u32>,
+    pub(crate) disk_bytes_max: u64,
+    /// `u64::MAX` for never.
+    pub(crate) abandon_after_ms: u64,
     pub(crate) waiters_per_key_max: usize,
     pub(crate) waiters_max: usize,
     pub(crate) max_clock_jump_ms: u64,
@@ -80,6 +85,17 @@ impl Options {
             response_bytes_max,
             reserved_response_bytes,
             pending_max: in_range("max_pending", self.pending_max, 1, PENDING_MAX)?,
+            keys_max: self
+                .keys_max
+                .map(|keys| in_range("max_keys", keys, 1, KEYS_MAX))
+                .transpose()?,
+            keys_per_scope_max: self
+                .keys_per_scope_max
+                .map(|keys| in_range("max_keys_per_scope", keys, 1, KEYS_MAX))
+                .transpose()?
+                .map(|keys| u32::try_from(keys).unwrap_or(u32::MAX)),
+            disk_bytes_max: self.checked_disk_bytes(segment_bytes)?,
+            abandon_after_ms: self.abandon_after.map_or(Ok(u64::MAX), abandon_after_ms)?,
             waiters_per_key_max: in_range(
                 "max_waiters_per_key",
                 self.waiters_per_key_max,
@@ -114,6 +130,20 @@ impl Options {
         if !value.is_multiple_of(SEGMENT_BYTES_STEP) {
             let of = SEGMENT_BYTES_STEP;
             return Err(OptionsError::NotMultiple { option, value, of });
+        }
+        Ok(value)
+    }
+
+    fn checked_disk_bytes(&self, segment_bytes: u64) -> Result<u64, OptionsError> {
+        let (option, value) = ("max_disk_bytes", self.disk_bytes_max.unwrap_or(u64::MAX));
+        let (min, max) = (2 * segment_bytes, u64::MAX);
+        if value < min {
+            return Err(OptionsError::OutOfRange {
+                option,
+                value,
+                min,
+                max,
+            });
         }
         Ok(value)
     }

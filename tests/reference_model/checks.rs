@@ -116,7 +116,7 @@ impl Side {
             too_late: stats.claims_too_late,
             completed: stats.completed,
             released: stats.released,
-            abandoned: stats.abandoned,
+            abandoned: stats.interruptions,
         };
         assert_eq!(counts, self.counts);
     }

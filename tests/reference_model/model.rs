@@ -182,7 +182,7 @@ impl State {
                 }
             }
             Self::Done(_) | Self::Absent => {
-                let limit_ms = times.now_ms.saturating_sub(retention_ms).max(restored_ms);
+                let limit_ms = (times.now_ms.saturating_sub(retention_ms) + 1).max(restored_ms);
                 match asked.sent_ms_ago {
                     Some(ago_ms) if times.now_ms.saturating_sub(ago_ms) < limit_ms => {
                         Expected::TooLate { limit_ms }

@@ -431,7 +431,7 @@ pub fn check_counts(store: &Store, keys: &[Key], ledger: &Ledger) {
     let began = stats.claims_started + stats.claims_taken_over;
     assert_eq!(began, ledger.guards(), "{stats:?}");
     if ledger.owners() == Owners::Exclusive {
-        let ended = stats.completed + stats.released + stats.abandoned;
+        let ended = stats.completed + stats.released + stats.interruptions;
         assert_eq!(began, ended, "{stats:?}");
     }
     assert!(store.pending().expect("the store is open").is_empty());

@@ -170,3 +170,58 @@ fn no_more_keys_are_pending_than_allowed() {
         store.check_quiet(started);
     });
 }
+
+/// So do the limits on keys that exist, completed ones included, of the store and of one scope.
+#[test]
+fn no_more_keys_exist_than_allowed() {
+    explore(3, || {
+        let options = Options::new().stripes(2).max_keys(2);
+        one_of_two_gets_the_last_place(Store::with(&[6], options));
+    });
+}
+
+#[test]
+fn no_more_keys_of_a_scope_exist_than_allowed() {
+    explore(3, || {
+        let options = Options::new().stripes(2).max_keys_per_scope(2);
+        one_of_two_gets_the_last_place(Store::with(&[6], options));
+    });
+}
+
+/// A place that is given back is there for one of those who come for it, however the release and
+/// their claims fall together.
+#[test]
+fn a_place_that_is_given_back_is_taken_once() {
+    explore(3, || {
+        let options = Options::new().stripes(2).max_keys(1).max_keys_per_scope(1);
+        let store = Store::with(&[6], options);
+        let keys = keys_of_two_stripes(&store);
+        let grant = store.start();
+        let [first, second] = keys;
+        let other = spawn(&store, move |store| try_claim(store, &first).is_ok());
+        let released = block_on(store.engine.finish(&grant, Finish::Release, BUFFERED));
+        assert!(released.is_ok());
+        let own = try_claim(&store, &second).is_ok();
+        assert!(own != other.join().expect("answered"), "one of two");
+        store.check_quiet(1);
+    });
+}
+
+fn one_of_two_gets_the_last_place(store: Arc<Store>) {
+    store.store(&store.key, b"0");
+    let [first, second] = keys_of_two_stripes(&store);
+    let other = spawn(&store, move |store| try_claim(store, &first));
+    let answers = [try_claim(&store, &second), other.join().expect("answered")];
+    let started = |answer: &&Result<Outcome, _>| matches!(answer, Ok(Outcome::Started(_)));
+    assert_eq!(answers.iter().filter(started).count(), 1, "{answers:?}");
+    let refused = |answer: &&Result<Outcome, ClaimError>| match answer {
+        Err(ClaimError::LimitReached(reached)) => (reached.value, reached.used) == (2, 2),
+        _ => false,
+    };
+    assert_eq!(answers.iter().filter(refused).count(), 1, "{answers:?}");
+    store.check_quiet(1);
+}
+
+fn try_claim(store: &Store, key: &Key) -> Result<Outcome, ClaimError> {
+    block_on(store.engine.claim(&store.request_for(key, BUFFERED)))
+}

@@ -22,6 +22,7 @@ use super::{Engine, Finish, Grant, Level, Outcome, Request, Stored, Wait};
 use crate::block::block_on;
 use crate::clock::{Clock, StoreTime};
 use crate::engine::identity::{DOWNSTREAM, HashSecret, INDEX};
+use crate::engine::places::Places;
 use crate::error::{ClaimError, Unavailable, WriteError};
 use crate::fingerprint::Fingerprint;
 use crate::index::live::WHILE_ALIVE;
@@ -81,6 +82,7 @@ impl Store {
         let rooms: Vec<u64> = records.iter().map(|room| room * RECORD_WORDS).collect();
         let (segments, platters) = segments(&rooms);
         let secret = [2; 32];
+        let places = Places::new(&settings, &secret);
         let engine = Engine {
             index: Index::new(settings.stripes),
             log: Arc::new(Log::modelled(segments, 1 << 20, &time)),
@@ -92,6 +94,7 @@ impl Store {
             restored_at_ms: 0,
             fork_mark: Arc::new(ForkMark::new()),
             pending: sync::AtomicUsize::new(0),
+            places,
             waiters: sync::AtomicUsize::new(0),
             next_waiter: sync::AtomicU64::new(0),
             timer: Timer::default(),

@@ -18,6 +18,7 @@ fn plan(disk: &SimulatedDisk, epoch: u64, over: u64) -> Plan {
         next_base: behind + over - SEGMENT_BYTES / 8,
         previous: (0, 0),
         segment_bytes: SEGMENT_BYTES,
+        disk_bytes_max: u64::MAX,
         zeroing: Zeroing::Ahead,
     }
 }
