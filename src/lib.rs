@@ -68,6 +68,7 @@
 //! | free a key by hand | [`Store::interrupt`], [`Store::forget`] |
 //! | choose durability, retention, limits | [`Options`], [`ClaimOptions`], [`limits`] |
 //! | see what a crash left | [`Store::recovery_report`] |
+//! | watch it run | [`Store::stats`], `Store::export_metrics` (feature `metrics`) |
 //! | test leases and retention without waiting | [`ManualClock`] |
 //!
 //! ## Going on after an interruption
@@ -166,6 +167,8 @@
 //!
 //! None is on by default.
 //!
+//! * `metrics`: `Store::export_metrics` hands what [`Store::stats`] shows to the recorder of the
+//!   `metrics` crate that the service installed, under names in the Prometheus conventions.
 //! * `testing`: the module `testing` with a simulated disk that loses what was not synced, tears
 //!   pages and fails on demand, and `Options::open_simulated` to open a store on it. For tests of a
 //!   service; nothing else changes.
@@ -175,6 +178,7 @@
 //! * [design](documentation::design): what was built and why
 //! * [format](documentation::format): every byte on disk
 //! * [durability](documentation::durability): levels, crashes, full disks, file systems, copies
+//! * [metrics](documentation::metrics): every series, and what to watch
 #![deny(unsafe_code, unsafe_op_in_unsafe_fn)]
 #![deny(clippy::undocumented_unsafe_blocks)]
 
@@ -187,6 +191,8 @@ pub mod documentation {
     pub mod durability {}
     #[doc = include_str!("../docs/format.md")]
     pub mod format {}
+    #[doc = include_str!("../docs/metrics.md")]
+    pub mod metrics {}
 }
 
 /// The code in the README is compiled with the tests.
@@ -214,6 +220,8 @@ mod key;
 mod limit_reached;
 pub mod limits;
 mod listing;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod open_error;
 mod operation;
 mod options;
@@ -254,6 +262,8 @@ mod public {
     pub use crate::key::{Key, KeyError, KeyPart};
     pub use crate::limit_reached::{Limit, LimitReached};
     pub use crate::listing::{KeyState, PendingKey};
+    #[cfg(feature = "metrics")]
+    pub use crate::metrics::describe_metrics;
     pub use crate::open_error::OpenError;
     pub use crate::operation::{Completion, Operation, Previous};
     pub use crate::options::{

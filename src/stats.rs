@@ -164,14 +164,18 @@ pub struct Stats {
     pub segments: u64,
     /// Segments prepared and not yet written to.
     pub segments_prepared: u64,
+    /// Segments whose records may not all be durable: the one being written, and full ones before it.
+    pub segments_unsynced: u64,
     /// Bytes of the log that nobody was promised yet, in segments that exist.
     pub available_bytes: u64,
     /// Bytes appended and not yet known to be durable.
     pub unsynced_bytes: u64,
     /// Syncs of the log that succeeded.
     pub syncs: u64,
-    /// Records those syncs made durable; divided by `syncs`, the size of a group.
+    /// Records those syncs made durable; divided by `syncs`, the mean size of a group.
     pub synced_records: u64,
+    /// Records of the largest group that one sync made durable.
+    pub largest_sync_records: u64,
     /// Bytes of all segment files.
     pub segment_bytes: u64,
     /// Calls refused because the disk was full.

@@ -457,12 +457,36 @@ impl Store {
         stats.segment_bytes = log.segments().file_bytes();
         stats.out_of_space = counters.out_of_space.total();
         stats.limits_reached = counters.limits_reached();
+        stats.segments_unsynced = log.unsynced_segments() as u64;
         stats.segments_prepared = log.ready() as u64;
         stats.available_bytes = log.available_words() * 8;
         stats.unsynced_bytes = log.unsynced_words() * 8;
-        (stats.syncs, stats.synced_records) = log.sync_counts();
+        let syncs = log.sync_counts();
+        stats.syncs = syncs.syncs;
+        stats.synced_records = syncs.records;
+        stats.largest_sync_records = syncs.largest;
         stats.poisoned = log.is_poisoned();
         stats
+    }
+
+    /// Hands what [`stats`](Self::stats) shows to the recorder of the `metrics` crate that this
+    /// service installed (or to the thread's own), with the label `store` set to `name`. To be called
+    /// when the service is scraped: nothing is exported in between, and counts begin at the open.
+    ///
+    /// It takes each stripe's lock for a moment, and time in proportion to the keys that are pending
+    /// or interrupted. The series are listed in
+    /// [the guide to metrics](crate::documentation::metrics).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = oncekey::Store::open(dir.path())?;
+    /// oncekey::describe_metrics();
+    /// store.export_metrics("payments");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "metrics")]
+    pub fn export_metrics(&self, name: &str) {
+        crate::metrics::export(&self.stats(), name);
     }
 
     /// Makes everything that was acknowledged so far survive power loss.

@@ -9,6 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tracing::field::Empty;
+
 use crate::clock::StoreTime;
 use crate::engine::Engine;
 use crate::engine::identity::{DOWNSTREAM, HashSecret, INDEX};
@@ -46,7 +48,15 @@ pub(crate) fn start(
     path: &Path,
     lock: Option<DirectoryLock>,
 ) -> Result<Engine, OpenError> {
-    let span = tracing::info_span!("open", path = %path.display());
+    let span = tracing::info_span!(
+        "open",
+        path = %path.display(),
+        created = Empty,
+        clean = Empty,
+        epoch = Empty,
+        completed = Empty,
+        interrupted = Empty,
+    );
     let _entered = span.enter();
     let begun = Instant::now();
     let wall_ms = settings.clock.wall_ms();
@@ -122,6 +132,13 @@ pub(crate) fn start(
     .map_err(|source| OpenError::io(path, source))?;
     report.interrupted = pending as u64;
     report.duration = begun.elapsed();
+    let stripes = index.stripes();
+    let completed: usize = stripes.map(|stripe| stripe.lock().completed_count()).sum();
+    span.record("created", report.created);
+    span.record("clean", report.clean);
+    span.record("epoch", epoch);
+    span.record("completed", completed);
+    span.record("interrupted", report.interrupted);
     tracing::info!(%report, "opened");
     let places = Places::new(&settings, &identity.secret);
     let engine = Engine {

@@ -66,6 +66,17 @@ pub(crate) struct Commit {
     state: Mutex<Waiting>,
     syncs: AtomicU64,
     records: AtomicU64,
+    /// Records of the largest group.
+    largest: AtomicU64,
+}
+
+/// How often the log was synced, and how many records that made durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SyncCounts {
+    pub(crate) syncs: u64,
+    pub(crate) records: u64,
+    /// The most that one sync covered.
+    pub(crate) largest: u64,
 }
 
 #[derive(Debug, Default)]
@@ -96,6 +107,7 @@ impl Commit {
             state: Mutex::new(Waiting::default()),
             syncs: AtomicU64::new(0),
             records: AtomicU64::new(0),
+            largest: AtomicU64::new(0),
         }
     }
 
@@ -120,11 +132,12 @@ impl Commit {
     }
 
     /// How many syncs succeeded and how many records they made durable.
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        (
-            self.syncs.load(Ordering::Relaxed),
-            self.records.load(Ordering::Relaxed),
-        )
+    pub(crate) fn counts(&self) -> SyncCounts {
+        SyncCounts {
+            syncs: self.syncs.load(Ordering::Relaxed),
+            records: self.records.load(Ordering::Relaxed),
+            largest: self.largest.load(Ordering::Relaxed),
+        }
     }
 
     /// Waits until everything below `target` is durable.
@@ -242,6 +255,7 @@ impl Commit {
         };
         self.syncs.fetch_add(1, Ordering::Relaxed);
         self.records.fetch_add(records, Ordering::Relaxed);
+        self.largest.fetch_max(records, Ordering::Relaxed);
         Ok(end)
     }
 }

@@ -20,6 +20,8 @@
 use std::io;
 use std::time::Instant;
 
+use tracing::field::Empty;
+
 use crate::corruption::{Corruption, Damage};
 use crate::fs::Storage;
 use crate::log::meta::MetaFile;
@@ -139,6 +141,18 @@ pub(crate) fn recover(
     salvage: bool,
     now_ms: u64,
 ) -> Result<Recovered, RecoverError> {
+    let span = tracing::info_span!(
+        "recover",
+        salvage,
+        clean = Empty,
+        segments = Empty,
+        records = Empty,
+        bytes_scanned = Empty,
+        holes = Empty,
+        torn_bytes = Empty,
+        losses = Empty,
+    );
+    let _entered = span.enter();
     let started = Instant::now();
     let listing = Listing::read(storage)?;
     let found = Found::read(storage, &listing, salvage)?;
@@ -157,7 +171,18 @@ pub(crate) fn recover(
         verdict,
     };
     let mut recovered = finish.run(candidates)?;
-    recovered.report.duration = started.elapsed();
+    let report = &mut recovered.report;
+    report.duration = started.elapsed();
+    span.record("clean", report.clean);
+    span.record("segments", report.segments);
+    span.record("records", report.records);
+    span.record("bytes_scanned", report.bytes_scanned);
+    span.record("holes", report.holes);
+    span.record(
+        "torn_bytes",
+        report.torn_tail.as_ref().map_or(0, |torn| torn.bytes),
+    );
+    span.record("losses", report.losses.len());
     Ok(recovered)
 }
 

@@ -9,7 +9,7 @@ use crate::clock::StoreTime;
 use crate::fs::Storage;
 use crate::limit_reached::{Limit, LimitReached};
 use crate::log::append::{Appended, Appender, NoSpace, Reservation};
-use crate::log::commit::{Commit, Durable, Lead, Poison};
+use crate::log::commit::{Commit, Durable, Lead, Poison, SyncCounts};
 use crate::log::header::Header;
 use crate::log::meta::{Meta, MetaFile};
 use crate::log::position;
@@ -259,8 +259,17 @@ impl Log {
         self.shared.time.now_ms()
     }
 
+    /// How many segments may hold records that are not durable.
+    pub(crate) fn unsynced_segments(&self) -> usize {
+        let chain = self.shared.appender.chain();
+        chain
+            .iter()
+            .filter(|segment| !segment.is_placeholder())
+            .count()
+    }
+
     /// Syncs and the records they covered.
-    pub(crate) fn sync_counts(&self) -> (u64, u64) {
+    pub(crate) fn sync_counts(&self) -> SyncCounts {
         self.shared.commit.counts()
     }
 

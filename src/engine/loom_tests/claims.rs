@@ -193,7 +193,7 @@ fn no_more_keys_of_a_scope_exist_than_allowed() {
 #[test]
 fn a_place_that_is_given_back_is_taken_once() {
     explore(3, || {
-        let options = Options::new().stripes(2).max_keys(1).max_keys_per_scope(1);
+        let options = Options::new().stripes(2).max_keys(1);
         let store = Store::with(&[6], options);
         let keys = keys_of_two_stripes(&store);
         let grant = store.start();
