@@ -224,3 +224,75 @@ fn a_group_of_writers_shares_a_sync_and_the_counts_tell_so() {
     assert!(!stats.poisoned);
     assert!(stats.index_bytes > 0);
 }
+
+#[test]
+fn segments_are_counted_by_their_state_and_syncs_by_what_they_covered() {
+    let (_directory, store) = buffered();
+    let of = |stats: &Stats| {
+        (
+            stats.segments,
+            stats.segments_unsynced,
+            stats.segments_prepared,
+            stats.segment_bytes / (64 << 10),
+        )
+    };
+    assert_eq!(of(&store.stats()), (2, 1, 1, 2));
+    finish(&store, &key("1"), b"paid");
+    finish(&store, &key("2"), b"paid");
+    assert!(store.stats().unsynced_bytes > 0);
+    store.flush().expect("syncs");
+    let stats = store.stats();
+    assert_eq!((stats.syncs, stats.synced_records), (1, 4));
+    assert_eq!((stats.largest_sync_records, stats.unsynced_bytes), (4, 0));
+    finish(&store, &key("3"), b"paid");
+    store.flush().expect("syncs");
+    let stats = store.stats();
+    assert_eq!((stats.syncs, stats.synced_records), (2, 6));
+    assert_eq!(stats.largest_sync_records, 4);
+    // Full ones are durable before long, and are segments all the same.
+    for number in 0..10 {
+        finish(&store, &key(&format!("large {number}")), vec![7; 15_000]);
+    }
+    store.flush().expect("syncs");
+    eventually("a prepared segment", || {
+        let stats = store.stats();
+        stats.segments_prepared == 1 && stats.segments_unsynced == 1 && stats.segments > 3
+    });
+}
+
+#[test]
+fn limits_that_are_reached_are_counted_and_so_are_results_that_expired() {
+    let (directory, clock) = (directory(), oncekey::ManualClock::new(START_MS));
+    let store = small(Durability::Buffered)
+        .max_pending(1)
+        .max_waiters(0)
+        .clock(std::sync::Arc::new(clock.clone()))
+        .open(directory.path())
+        .expect("a store");
+    let held = started(store.claim(&key("1"), request()).expect("a claim"));
+    for _ in 0..2 {
+        drop(
+            store
+                .claim(&key("2"), request())
+                .expect_err("one is pending"),
+        );
+    }
+    for _ in 0..3 {
+        let progress = in_progress(store.claim(&key("1"), request()).expect("an answer"));
+        drop(progress.wait(ms(1)).expect_err("nobody may wait"));
+    }
+    let limits = store.stats().limits_reached;
+    assert_eq!((limits.pending, limits.waiters), (2, 3));
+    held.complete(b"paid").expect("a completion");
+    finish(&store, &key("2"), b"paid");
+    assert_eq!(store.stats().expired, 0);
+    clock.advance(ms(24 * 3_600_000));
+    finish(&store, &key("1"), b"paid again");
+    assert_eq!(store.stats().expired, 1);
+    let forgotten = store.forget(&key("2"), Forget::IfCompleted);
+    assert!(!forgotten.expect("an answer"));
+    assert_eq!(
+        (store.stats().expired, store.stats().completed_keys),
+        (2, 1)
+    );
+}

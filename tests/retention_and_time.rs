@@ -457,6 +457,102 @@ fn a_first_request_sent_longer_ago_than_results_are_kept_is_too_late() {
     }
 }
 
+/// Sent, claimed and completed within one millisecond, its result expires a retention later to the
+/// millisecond: from that moment on a retry is too late, and not one moment after.
+#[test]
+fn a_retry_is_too_late_from_the_moment_its_result_expires() {
+    for mode in modes() {
+        let (_directory, store, clock) = mode.store_and_clock();
+        let sent = wall(&clock);
+        let claim = || {
+            mode.claim_with(&store, &key("k-1"), request(), first_sent(sent))
+                .expect("a claim")
+        };
+        let operation = started(claim());
+        let saved = mode.complete(operation, b"paid").expect("a completion");
+        assert_eq!(saved.expires_at(), sent + DAY);
+        clock.advance(DAY - ms(1));
+        completed(claim());
+        clock.advance(ms(1));
+        assert!(matches!(claim(), Claim::TooLate(_)), "{mode:?}");
+        // In a batch, and to one who runs it, as well.
+        let options = first_sent(sent);
+        let mut batch = store.claim_many([(&key("k-1"), request())], options);
+        assert!(matches!(batch.remove(0), Ok(Claim::TooLate(_))));
+        assert_eq!(store.stats().claims_too_late, 2);
+    }
+}
+
+/// One who waited for an owner that says that nothing happened is told that it is too late by now.
+#[test]
+fn a_waiter_whose_request_grew_too_old_is_too_late() {
+    for mode in modes() {
+        let (_directory, store, clock) = mode.store_and_clock();
+        let sent = wall(&clock);
+        let operation = started(mode.claim(&store, &key("k-1"), request()));
+        let claim = mode.claim_with(&store, &key("k-1"), request(), first_sent(sent));
+        let progress = in_progress(claim.expect("a claim"));
+        clock.advance(DAY);
+        mode.release(operation).expect("a release");
+        let claim = mode.wait(progress).expect("an answer");
+        assert!(matches!(claim, Claim::TooLate(_)), "{mode:?}");
+    }
+}
+
+/// A key that is interrupted is not absent, so its retry is never too late.
+#[test]
+fn an_interrupted_operation_is_taken_up_however_long_ago_it_was_sent() {
+    for mode in modes() {
+        let (directory, store, clock) = mode.store_and_clock();
+        let sent = wall(&clock);
+        drop(started(mode.claim(&store, &key("k-1"), request())));
+        drop(store);
+        clock.advance(20 * DAY);
+        let store = mode.reopen(&directory, &clock);
+        let claim = mode.claim_with(&store, &key("k-1"), request(), first_sent(sent));
+        drop(interrupted(claim.expect("a claim")));
+    }
+}
+
+#[test]
+fn every_answer_that_has_an_end_tells_it() {
+    for mode in modes() {
+        let (directory, store, clock) = mode.store_and_clock();
+        let operation = started(mode.claim(&store, &key("k-1"), request()));
+        let other = mismatch(mode.claim(&store, &key("k-1"), other_request()));
+        assert_eq!((other.completed, other.expires_at), (false, None));
+        let own = mode.complete(operation, b"paid").expect("a completion");
+        let expires_at = wall(&clock) + DAY;
+        assert_eq!(own.expires_at(), expires_at);
+        let operation = mode.claim_with(&store, &key("k-2"), request(), lease(1_000));
+        let ticket = started(operation.expect("a claim")).into_ticket();
+        let ticket = ticket.expect("a ticket");
+        let resumed = started(store.resume(&ticket).expect("a guard"));
+        mode.complete(resumed, b"paid").expect("a completion");
+        clock.advance(ms(5));
+        let copy = killed(&store);
+        drop((store, directory));
+        let store = mode.reopen(&copy, &clock);
+        let replayed = completed(mode.claim(&store, &key("k-1"), request()));
+        assert_eq!(replayed.expires_at(), expires_at);
+        let other = mismatch(mode.claim(&store, &key("k-1"), other_request()));
+        assert_eq!(
+            (other.completed, other.expires_at),
+            (true, Some(expires_at))
+        );
+        match store.get(&key("k-1")).expect("an answer") {
+            KeyState::Completed(saved) => assert_eq!(saved.expires_at(), expires_at),
+            other => panic!("{other:?}"),
+        }
+        let resumed = completed(store.resume(&ticket).expect("an answer"));
+        assert_eq!(resumed.expires_at(), expires_at);
+        let ran = store.run(&key("k-1"), request(), oncekey::RunOptions::new(), |_| {
+            Ok::<_, std::io::Error>(b"never")
+        });
+        assert_eq!(ran.expect("a result").expires_at(), expires_at);
+    }
+}
+
 #[test]
 fn too_late_is_measured_by_the_claims_own_retention() {
     let (_directory, store, clock) = buffered_and_clock();

@@ -307,10 +307,13 @@ impl Side {
             (Expected::Started, None) => {
                 let before = self.state(asked.key).clone();
                 let replaced = self.store().stats().completed_keys < self.done_count();
+                let written_ms = self.written_ms;
                 // Released, so that a loss of power can find it pending.
                 self.undone(asked, None);
                 let after = if replaced { State::Absent } else { before };
                 self.wrote(asked.key, after, None);
+                // Or nothing was written, and no time with it.
+                self.written_ms = written_ms;
             }
             (Expected::Started, Some(_)) => {
                 assert!(self.failing, "it could be released");
