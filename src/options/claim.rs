@@ -79,6 +79,9 @@ impl ClaimOptions {
     /// second time. The same goes for what was first sent before a copy was
     /// [restored](crate::Options::restored).
     ///
+    /// A result is kept for the retention of its own claim or completion, but what is too late is
+    /// measured by that of this claim: where completions ask for less, let retries ask for as little.
+    ///
     /// The time has to come from whoever made the key and be the same in every attempt, such as the
     /// time an event was created. A time in the future is never too late.
     pub fn first_sent(mut self, at: SystemTime) -> Self {
