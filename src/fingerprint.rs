@@ -19,6 +19,12 @@ const NONE: u8 = 0;
 const BYTES: u8 = 1;
 /// XXH3-128 of the parts, each behind its length as a little-endian `u64`.
 const PARTS: u8 = 2;
+/// As `PARTS`: an HTTP request with its body byte for byte.
+#[cfg(feature = "http")]
+const HTTP_RAW: u8 = 3;
+/// As `PARTS`: an HTTP request with a JSON body by its value.
+#[cfg(feature = "http")]
+const HTTP_JSON: u8 = 4;
 /// The first algorithm id that is the caller's own.
 const CUSTOM_MIN: u8 = 128;
 
@@ -243,8 +249,22 @@ impl FingerprintBuilder {
     /// The fingerprint of the parts so far.
     #[must_use]
     pub fn finish(self) -> Fingerprint {
+        self.finish_as(PARTS)
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) fn finish_http_raw(self) -> Fingerprint {
+        self.finish_as(HTTP_RAW)
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) fn finish_http_json(self) -> Fingerprint {
+        self.finish_as(HTTP_JSON)
+    }
+
+    fn finish_as(self, algorithm: u8) -> Fingerprint {
         Fingerprint {
-            algorithm: PARTS,
+            algorithm,
             digest: self.hasher.digest128().to_le_bytes(),
         }
     }

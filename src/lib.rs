@@ -191,6 +191,9 @@ pub mod documentation {
     pub mod durability {}
     #[doc = include_str!("../docs/format.md")]
     pub mod format {}
+    #[cfg(feature = "http")]
+    #[doc = include_str!("../docs/http.md")]
+    pub mod http {}
     #[doc = include_str!("../docs/metrics.md")]
     pub mod metrics {}
 }
@@ -213,6 +216,8 @@ mod corruption;
 mod engine;
 mod error;
 mod fingerprint;
+#[cfg(feature = "http")]
+pub mod http;
 mod index;
 #[cfg(feature = "testing")]
 mod internals;

@@ -11,6 +11,8 @@ use crate::claim::Saved;
 use crate::clock::time;
 use crate::engine::{Engine, Finish, Grant, Level, Refusal, Stored};
 use crate::error::{FinishError, WriteError};
+#[cfg(feature = "http")]
+use crate::fingerprint::Fingerprint;
 use crate::key::Key;
 use crate::log::commit::Lead;
 use crate::options::{ClaimOptions, Durability};
@@ -126,6 +128,17 @@ impl Operation {
             .downstream_key(&grant.key, grant.fingerprint, label)
     }
 
+    /// What it takes to derive downstream keys after the guard was given away.
+    #[cfg(feature = "http")]
+    pub(crate) fn downstream(&self) -> Downstream {
+        let grant = self.grant();
+        Downstream {
+            engine: Arc::clone(&self.engine),
+            key: grant.key.clone(),
+            fingerprint: grant.fingerprint,
+        }
+    }
+
     /// Stores a note of up to 4,096 bytes for whoever takes over if this attempt is interrupted: a
     /// recovery point, the id of an external call. It replaces the note before it; an empty one
     /// takes it away.
@@ -212,7 +225,8 @@ impl Operation {
     ///
     /// As for [`complete`](Self::complete).
     pub fn complete_without_response(self) -> Result<Saved, FinishError> {
-        self.without_response().commit()
+        let completion = self.complete_with(&[][..]);
+        completion.without_response().commit()
     }
 
     /// [`complete_without_response`](Self::complete_without_response) without blocking.
@@ -221,13 +235,8 @@ impl Operation {
     ///
     /// As for [`complete`](Self::complete).
     pub async fn complete_without_response_async(self) -> Result<Saved, FinishError> {
-        self.without_response().commit_async().await
-    }
-
-    fn without_response(self) -> Completion<&'static [u8]> {
-        let mut completion = self.complete_with(&[][..]);
-        completion.response = None;
-        completion
+        let completion = self.complete_with(&[][..]);
+        completion.without_response().commit_async().await
     }
 
     /// Says that nothing happened: the key is absent again and the next claim starts afresh.
@@ -331,6 +340,26 @@ impl Operation {
     }
 }
 
+/// The downstream keys of an operation, without its guard.
+#[cfg(feature = "http")]
+pub(crate) struct Downstream {
+    engine: Arc<Engine>,
+    key: Key,
+    fingerprint: Fingerprint,
+}
+
+#[cfg(feature = "http")]
+impl Downstream {
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    pub(crate) fn derive(&self, label: &str) -> String {
+        self.engine
+            .downstream_key(&self.key, self.fingerprint, label)
+    }
+}
+
 impl Drop for Operation {
     fn drop(&mut self) {
         if let Some(grant) = self.grant.take() {
@@ -375,6 +404,12 @@ impl<R: AsRef<[u8]>> Completion<R> {
     /// most 255 bytes.
     pub fn principal(mut self, principal: impl Into<Vec<u8>>) -> Self {
         self.principal = Some(principal.into());
+        self
+    }
+
+    /// Marks the operation as done and keeps no response.
+    pub(crate) fn without_response(mut self) -> Self {
+        self.response = None;
         self
     }
 

@@ -170,6 +170,11 @@ impl Store {
         Options::new().open(directory)
     }
 
+    #[cfg(feature = "http")]
+    pub(crate) fn settings(&self) -> &crate::options::Settings {
+        self.engine.settings()
+    }
+
     /// What the open found and repaired.
     pub fn recovery_report(&self) -> &RecoveryReport {
         self.engine.report()
