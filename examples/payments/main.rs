@@ -1,7 +1,7 @@
 //! A payments API that charges a card once, however often it is asked, killed and restarted.
 //!
 //! ```text
-//! cargo run --release --example payments
+//! cargo run --release --features axum --example payments
 //! curl -i http://127.0.0.1:3000/v1/payments -H 'Authorization: Bearer acct_1' \
 //!      -H 'Idempotency-Key: order-17' -d '{"amount":1200,"currency":"eur","card":"tok_visa"}'
 //! ```
@@ -10,14 +10,11 @@
 //! and the provider's ledger still has one charge. Other cards to try: `tok_refused`, `tok_slow`,
 //! and `tok_lost`, which is charged but whose answer never arrives.
 //!
-//! The store is used directly, as a service would that does not speak HTTP. Start with `api.rs`
-//! (what each outcome of a claim means to a client), then `owner.rs` (what the owner of a key does,
-//! and what after an interruption). The card provider is another system: give its address with
+//! Keys, replays and duplicates are the idempotency layer's. Start with `api.rs` (where the layer
+//! stands), then `owner.rs` (what the owner of a key does, and what after an interruption). The card provider is another system: give its address with
 //! `--provider`, or one runs in this process with a ledger file of its own.
 
-mod answer;
 mod api;
-mod idempotency_key;
 #[path = "../card_provider/ledger.rs"]
 mod ledger;
 #[path = "../card_provider/messages.rs"]
@@ -33,7 +30,6 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
@@ -41,7 +37,7 @@ use clap::{Parser, ValueEnum};
 use oncekey::{Durability, Lease, Options};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::{Level, error, info, warn};
 
@@ -128,16 +124,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
         None => start_provider(&arguments.data, provider_delay_max).await?,
     };
     let provider_timeout = Duration::from_millis(arguments.provider_timeout_ms);
-    let (running, mut all_done) = mpsc::channel(1);
     let app = Arc::new(App {
         store: store.clone(),
         provider: ProviderClient::new(&provider_url, provider_timeout, provider_delay_max)?,
         reconcile: arguments.reconcile,
-        wait: Duration::from_millis(arguments.wait_ms),
         lease,
-        requests: AtomicU64::new(0),
-        running,
     });
+    let wait = Duration::from_millis(arguments.wait_ms);
+    let idempotency = api::idempotency(store.clone(), wait)?;
 
     let listener = TcpListener::bind(arguments.addr).await?;
     println!("listening on http://{}", listener.local_addr()?);
@@ -148,11 +142,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
     });
     let (stopping, stopped) = oneshot::channel::<()>();
-    let server = axum::serve(listener, api::routes(app)).with_graceful_shutdown(async move {
-        stop.requested().await;
-        info!("stopping");
-        drop(stopping);
-    });
+    let server = axum::serve(listener, api::routes(app, idempotency.clone()))
+        .with_graceful_shutdown(async move {
+            stop.requested().await;
+            info!("stopping");
+            drop(stopping);
+        });
 
     // Requests end, then the tasks that outlived their request, then the store closes. What does
     // not end in time is interrupted, as after a kill.
@@ -162,7 +157,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             warn!("connections were cut off");
         }
     }
-    if timeout(SHUTDOWN_MAX, all_done.recv()).await.is_err() {
+    if timeout(SHUTDOWN_MAX, idempotency.idle()).await.is_err() {
         error!("payments were cut off while being worked on");
     }
     tokio::task::spawn_blocking(move || store.close()).await??;

@@ -1,4 +1,4 @@
-//! The owner's work: whoever won the claim charges the card and completes the key.
+//! The owner's work: whoever won the claim charges the card and answers.
 //!
 //! The order is what makes it safe:
 //!
@@ -6,21 +6,22 @@
 //! 2. `checkpoint`: note that the provider is about to be called. Where there is no note, of this
 //!    attempt or an earlier one, nobody called.
 //! 3. Call the provider, once, with a key derived from ours that is the same in every attempt.
-//! 4. `complete` with the final answer, and only then answer.
+//! 4. Answer. The layer stores a final answer, 201 or 402, before the client gets it.
 //!
-//! Every early return drops the guard, which makes the key interrupted: the client is told to retry,
-//! and the next claimer starts over at 1. The exception is a first attempt whose call was certainly
-//! never sent: it releases the key. A later attempt must not, or it would erase the trace of
-//! earlier calls.
+//! Every early return answers 503, which makes the key interrupted: the client is told to retry, and
+//! the next claimer starts over at 1. The exception is a first attempt whose call was certainly never
+//! sent: it releases the key. A later attempt must not, or it would erase the trace of earlier
+//! calls.
 
 use std::time::Duration;
 
+use axum::response::{IntoResponse, Response};
 use clap::ValueEnum;
-use oncekey::{FinishError, Operation, WriteError};
+use oncekey::WriteError;
+use oncekey::http::IdempotentOperation;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::answer::Answer;
 use crate::api::App;
 use crate::messages::{Charge, ChargeRequest};
 use crate::payment::Payment;
@@ -41,13 +42,13 @@ pub enum Reconcile {
 /// maximum delay.
 const TRANSIT_MAX: Duration = Duration::from_millis(500);
 
-/// Works on the payment until there is a final answer, and stores it.
+/// Works on the payment until there is a final answer.
 pub async fn pay(
     app: &App,
-    mut operation: Operation,
+    operation: &IdempotentOperation,
     payment: &Payment,
     payment_id: String,
-) -> Result<Answer, Problem> {
+) -> Result<Response, Problem> {
     let claimed_at = Instant::now();
     let request = ChargeRequest {
         key: operation.downstream_key("charge"),
@@ -59,44 +60,43 @@ pub async fn pay(
         token: operation.token().as_u64(),
     };
 
-    let may_have_called = operation.last_checkpoint().is_some();
-    let charged = if may_have_called && app.reconcile == Reconcile::Lookup {
-        look_up(app, &mut operation, &request.key, claimed_at).await?
+    let charged = if may_have_called(operation) && app.reconcile == Reconcile::Lookup {
+        look_up(app, operation, &request.key, claimed_at).await?
     } else {
         None
     };
     let outcome = match charged {
         Some(charge) => ChargeOutcome::Charged(charge),
-        None => match charge(app, &mut operation, &request).await? {
+        None => match charge(app, operation, &request).await? {
             Ok(outcome) => outcome,
             Err(ProviderError::NotSent(error)) if operation.attempt() == 1 => {
                 warn!(%error, "nothing was sent: the key is released");
-                operation.release_async().await.map_err(not_finished)?;
+                operation.release();
                 return Err(Problem::provider_unreachable());
             }
             Err(error) => return Err(outcome_unknown(&error)),
         },
     };
 
-    let answer = match outcome {
+    Ok(match outcome {
         ChargeOutcome::Charged(charge) => payment.succeeded(&request.payment, &charge),
-        ChargeOutcome::Refused => Payment::refused(),
-    };
-    // In `Sync` this returns when the answer is on disk.
-    operation
-        .complete_async(answer.encode())
-        .await
-        .map_err(not_finished)?;
-    Ok(answer)
+        ChargeOutcome::Refused => Problem::card_refused().into_response(),
+    })
+}
+
+/// Whether an attempt before this one left its note. This one has left none yet.
+pub fn may_have_called(operation: &IdempotentOperation) -> bool {
+    let previous = operation.previous();
+    previous.is_some_and(|previous| previous.checkpoint.is_some())
 }
 
 async fn charge(
     app: &App,
-    operation: &mut Operation,
+    operation: &IdempotentOperation,
     request: &ChargeRequest,
 ) -> Result<Result<ChargeOutcome, ProviderError>, Problem> {
     operation
-        .checkpoint_async(b"calling the card provider")
+        .checkpoint(b"calling the card provider")
         .await
         .map_err(|error| not_written(&error))?;
     while_holding(app.lease, operation, app.provider.charge(request)).await
@@ -111,7 +111,7 @@ async fn charge(
 /// could still send.
 async fn look_up(
     app: &App,
-    operation: &mut Operation,
+    operation: &IdempotentOperation,
     key: &str,
     claimed_at: Instant,
 ) -> Result<Option<Charge>, Problem> {
@@ -138,7 +138,7 @@ async fn look_up(
 /// is sent is sent while the key is ours. Losing the lease drops the work.
 async fn while_holding<T>(
     lease: Option<Duration>,
-    operation: &mut Operation,
+    operation: &IdempotentOperation,
     work: impl Future<Output = T>,
 ) -> Result<T, Problem> {
     let Some(lease) = lease else {
@@ -149,7 +149,7 @@ async fn while_holding<T>(
     loop {
         tokio::select! {
             biased;
-            _ = renewals.tick() => operation.renew().map_err(|error| not_written(&error))?,
+            _ = renewals.tick() => operation.renew().await.map_err(|error| not_written(&error))?,
             done = &mut work => return Ok(done),
         }
     }
@@ -158,11 +158,6 @@ async fn while_holding<T>(
 fn outcome_unknown(error: &ProviderError) -> Problem {
     warn!(%error, "the outcome is unknown: the key is left interrupted");
     Problem::outcome_unknown()
-}
-
-/// The guard, where the error still holds it, is dropped with it.
-fn not_finished(error: FinishError) -> Problem {
-    not_written(error.error())
 }
 
 fn not_written(error: &WriteError) -> Problem {

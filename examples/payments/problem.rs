@@ -1,16 +1,19 @@
 //! Errors as `application/problem+json` (RFC 9457): `type`, `title`, `status` and `detail`.
 //!
-//! One constructor for each thing that can go wrong, so that the list of a client's cases is this
-//! file. The status says what to do: 400, 401 and 413 need another request; 422 is a key reused for
-//! another payment, never to be retried; 409 and 503 are retried *with the same key* after
-//! `Retry-After`; 402 is a final answer like 201 and is replayed like it.
+//! What can go wrong with a payment; what can go wrong with its key is the layer's. The status says
+//! what to do, to the client and to the layer: 400 and 401 need another request; 402 is a final answer
+//! like 201 and is replayed like it; after a 503 the key is interrupted, or free again where the
+//! handler said so, and the client repeats the request *with the same key* after `Retry-After`.
 
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-pub const PROBLEM_JSON: &str = "application/problem+json";
+const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Where the types of problems are described, the layer's too.
+pub const PROBLEM_TYPES: &str = "https://payments.example/problems/";
 
 #[derive(Debug)]
 pub struct Problem {
@@ -48,60 +51,9 @@ impl Problem {
         )
     }
 
-    pub fn missing_key() -> Self {
-        let detail = "A payment needs an `Idempotency-Key` header, the same for every retry of it.";
-        Self::new(
-            StatusCode::BAD_REQUEST,
-            "key-missing",
-            "Idempotency-Key is missing",
-            detail,
-        )
-    }
-
-    pub fn invalid_key(detail: impl Into<String>) -> Self {
-        Self::new(
-            StatusCode::BAD_REQUEST,
-            "key-invalid",
-            "Idempotency-Key is invalid",
-            detail,
-        )
-    }
-
     pub fn invalid_payment(detail: impl Into<String>) -> Self {
         let title = "The payment is not valid";
         Self::new(StatusCode::BAD_REQUEST, "payment-invalid", title, detail)
-    }
-
-    pub fn body_too_large(bytes_max: usize) -> Self {
-        let detail = format!("The body of a payment is at most {bytes_max} bytes.");
-        let title = "The body is too large";
-        Self::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "body-too-large",
-            title,
-            detail,
-        )
-    }
-
-    pub fn unreadable_body(detail: impl Into<String>) -> Self {
-        Self::new(
-            StatusCode::BAD_REQUEST,
-            "body-unreadable",
-            "The body did not arrive",
-            detail,
-        )
-    }
-
-    pub fn mismatch() -> Self {
-        let detail = "This key was used for a payment with another amount, currency or card. \
-                      Take a new key for a new payment.";
-        let title = "Idempotency-Key is already used";
-        Self::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "key-reused",
-            title,
-            detail,
-        )
     }
 
     pub fn in_progress(retry_after_seconds: u64) -> Self {
@@ -167,18 +119,6 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", title, detail).retry(1)
     }
 
-    /// The key is too old for its result to be kept, and too old to be a new one.
-    pub fn too_late() -> Self {
-        let detail = "This key is older than results are kept. \
-                      Look the payment up before you start a new one.";
-        Self::new(
-            StatusCode::CONFLICT,
-            "too-late",
-            "The key is too old",
-            detail,
-        )
-    }
-
     pub fn not_found() -> Self {
         let detail = "There is nothing here, or not for this account.";
         Self::new(StatusCode::NOT_FOUND, "not-found", "Not found", detail)
@@ -195,13 +135,9 @@ impl Problem {
         )
     }
 
-    pub fn status(&self) -> StatusCode {
-        self.status
-    }
-
-    pub fn body(&self) -> String {
+    fn body(&self) -> String {
         let body = json!({
-            "type": format!("https://payments.example/problems/{}", self.kind),
+            "type": format!("{PROBLEM_TYPES}{}", self.kind),
             "title": self.title,
             "status": self.status.as_u16(),
             "detail": self.detail,
