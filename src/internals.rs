@@ -123,6 +123,12 @@ pub fn record(bytes: &[u8]) -> bool {
     true
 }
 
+/// The key in a header's value.
+#[cfg(feature = "http")]
+pub fn http_key(value: &[u8], syntax: crate::http::KeySyntax, bytes_max: usize) -> Option<String> {
+    crate::http::key_header::parse(value, syntax, bytes_max).ok()
+}
+
 /// The first word: whatever decodes is what encoding its parts gives.
 pub fn first_word(raw: u64, position: u64) -> bool {
     match word::decode(raw, position, SEED) {

@@ -12,6 +12,8 @@ mod answers;
 mod calls;
 #[path = "../lost_power/handover.rs"]
 mod handover;
+#[cfg(feature = "http")]
+mod http;
 #[allow(dead_code, reason = "only a part of it is used here")]
 #[path = "../damaged_bytes/layout.rs"]
 mod layout;
@@ -126,4 +128,18 @@ fn the_corpus_of_damaged_segments_holds() {
 fn the_corpus_of_operations_holds() {
     keep("operations", seeds::operations());
     at_least(replay("operations", operations::run), 140, 10);
+}
+
+#[cfg(feature = "http")]
+#[test]
+fn the_corpus_of_key_headers_holds() {
+    keep("http_key_header", seeds::key_headers());
+    at_least(replay("http_key_header", http::key_header), 12, 12);
+}
+
+#[cfg(feature = "http")]
+#[test]
+fn the_corpus_of_stored_responses_holds() {
+    keep("http_response", seeds::responses());
+    at_least(replay("http_response", http::response), 4, 8);
 }

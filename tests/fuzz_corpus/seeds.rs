@@ -54,6 +54,68 @@ pub fn tickets() -> Seeds {
     seeds
 }
 
+#[cfg(feature = "http")]
+pub fn key_headers() -> Seeds {
+    let values: [&[u8]; 24] = [
+        b"abc",
+        b" abc\t",
+        b"a b",
+        b"../../etc",
+        b"abc;v=1",
+        b"abc\"",
+        b"\"abc\"",
+        b"\"abc\";v=1",
+        b"\"abc\"; a=\"x;y\";b=?1;*c=:YQ==:",
+        br#""a\"b\\c""#,
+        b"\"a,b\"",
+        b"\" a \"",
+        b"",
+        b"  ",
+        b"\"\"",
+        b"\"  \"",
+        b"\"abc",
+        b"\"abc\"d",
+        b"\"abc\" ;v",
+        b"\"abc\";V",
+        br#""a\nb""#,
+        b"a, b",
+        b"a\x00b",
+        b"schl\xfcssel",
+    ];
+    let seed = |(number, value): (usize, &[u8])| {
+        let max = if number % 2 == 0 { 255 } else { 16 };
+        (format!("seed-value-{number}"), of(max, value))
+    };
+    values.into_iter().enumerate().map(seed).collect()
+}
+
+#[cfg(feature = "http")]
+pub fn responses() -> Seeds {
+    let values: [(&str, &[u8]); 13] = [
+        ("empty", b"\x01\xcc\x00\x00\x00"),
+        ("body", b"\x01\xc8\x00\x00\x00body"),
+        (
+            "headers",
+            b"\x01\xc9\x00\x03\x04etag\x011\x04link\x01a\x04link\x01b\x00{}",
+        ),
+        ("trailers", b"\x01\xc8\x00\x00\x01\x0bgrpc-status\x010"),
+        ("latin", b"\x01\xc8\x00\x01\x01x\x02\xfc\xff\x00"),
+        ("version", b"\x02\xc8\x00\x00\x00"),
+        ("status", b"\x01\x63\x00\x00\x00"),
+        ("long-count", b"\x01\xc8\x00\x80\x00\x00"),
+        ("count", b"\x01\xc8\x00\x81\x08\x00"),
+        ("length", b"\x01\xc8\x00\x01\xff\xff\xff\x7fa"),
+        ("name", b"\x01\xc8\x00\x01\x01A\x011\x00"),
+        (
+            "torn-name",
+            b"\x01\xc8\x00\x03\x01a\x011\x01b\x011\x01a\x011\x00",
+        ),
+        ("value", b"\x01\xc8\x00\x01\x01a\x01\n\x00"),
+    ];
+    let seed = |(name, bytes): (&str, &[u8])| (format!("seed-{name}"), bytes.to_vec());
+    values.into_iter().map(seed).collect()
+}
+
 pub fn meta() -> Seeds {
     let edit = |what: u8, at: u8, value: u64| [&[what, at][..], &value.to_le_bytes()].concat();
     let newer = u8::from(serial(0) < serial(1));
