@@ -51,6 +51,8 @@ const CUSTOM_MIN: u8 = 128;
 /// | [`custom`](Self::custom) | a digest made elsewhere | cryptographic or existing digests |
 /// | [`none`](Self::none) | nothing | events whose id says all |
 ///
+/// The HTTP layer makes those of requests by itself: algorithm ids 3 and 4.
+///
 /// # Not cryptographic
 ///
 /// The digests made here are XXH3-128: fast, and different by accident once in 2¹²⁸. Somebody who

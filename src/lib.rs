@@ -69,6 +69,7 @@
 //! | choose durability, retention, limits | [`Options`], [`ClaimOptions`], [`limits`] |
 //! | see what a crash left | [`Store::recovery_report`] |
 //! | watch it run | [`Store::stats`], `Store::export_metrics` (feature `metrics`) |
+//! | put it in front of HTTP handlers (feature `http`) | `http::IdempotencyLayer` |
 //! | test leases and retention without waiting | [`ManualClock`] |
 //!
 //! ## Going on after an interruption
@@ -169,6 +170,8 @@
 //!
 //! * `metrics`: `Store::export_metrics` hands what [`Store::stats`] shows to the recorder of the
 //!   `metrics` crate that the service installed, under names in the Prometheus conventions.
+//! * `http`: the module `http`, a tower layer that makes HTTP handlers safe to retry. Needs tokio.
+//! * `axum`: with it, `http::IdempotentOperation` is an extractor of axum's handlers. Enables `http`.
 //! * `testing`: the module `testing` with a simulated disk that loses what was not synced, tears
 //!   pages and fails on demand, and `Options::open_simulated` to open a store on it. For tests of a
 //!   service; nothing else changes.
@@ -179,6 +182,7 @@
 //! * [format](documentation::format): every byte on disk
 //! * [durability](documentation::durability): levels, crashes, full disks, file systems, copies
 //! * [metrics](documentation::metrics): every series, and what to watch
+//! * `documentation::http`: every rule of the HTTP layer, and a cookbook (feature `http`)
 #![deny(unsafe_code, unsafe_op_in_unsafe_fn)]
 #![deny(clippy::undocumented_unsafe_blocks)]
 
@@ -199,7 +203,7 @@ pub mod documentation {
 }
 
 /// The code in the README is compiled with the tests.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "http"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 

@@ -152,7 +152,7 @@ impl Body for KeptBody {
             Kind::Whole { data, .. } => {
                 SizeHint::with_exact(data.as_ref().map_or(0, |data| data.len() as u64))
             }
-            Kind::Passing { left, .. } => left.clone(),
+            Kind::Passing { left, .. } => *left,
             Kind::Broken(_) => SizeHint::default(),
         }
     }
@@ -168,6 +168,6 @@ impl fmt::Debug for KeptBody {
 fn rest(left: &SizeHint, frame: &Frame<Bytes>) -> SizeHint {
     match (left.exact(), frame.data_ref()) {
         (Some(exact), Some(data)) => SizeHint::with_exact(exact.saturating_sub(data.len() as u64)),
-        _ => left.clone(),
+        _ => *left,
     }
 }

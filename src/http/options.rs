@@ -41,7 +41,8 @@ pub enum StoreFailure {
     Refuse,
     /// Run the handler without protection, and count it ([`HttpStats::unprotected`]).
     ///
-    /// Only where nothing was claimed: a key whose record is damaged, or whose claim may have been
+    /// There is no [`IdempotentOperation`](super::IdempotentOperation) then: a handler takes it as
+    /// optional. Only where nothing was claimed: a key whose record is damaged, or whose claim may have been
     /// written, is refused all the same.
     ///
     /// [`HttpStats::unprotected`]: super::HttpStats::unprotected

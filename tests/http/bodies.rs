@@ -34,7 +34,7 @@ impl Body for Stream {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.1.clone()
+        self.1
     }
 }
 

@@ -8,13 +8,15 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use oncekey::http::{
-    IdempotencyLayer, OnInterrupted, Reconciled, RequestBody, Scope, StatusPolicy,
+    IdempotencyLayer, OnInterrupted, Reconciled, RequestBody, RouteOptions, Scope, StatusPolicy,
 };
-use oncekey::{ClaimOptions, Durability, Lease};
+use oncekey::{ClaimOptions, Durability, Lease, ManualClock};
 use tokio::sync::{Notify, oneshot};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::world::{AnyBody, Call, LONG, Served, World, eventually, operation, post, text};
+use crate::world::{
+    AnyBody, Call, LONG, Served, World, eventually, operation, post, request, text,
+};
 
 fn deciding(world: &World, decision: OnInterrupted) -> IdempotencyLayer {
     let builder = world.builder().on_interrupted(decision);
@@ -374,6 +376,46 @@ async fn a_lease_that_is_renewed_is_not_taken_over() {
     duplicate.assert_problem(409, "InProgress");
     is_over.store(true, Ordering::SeqCst);
     first.await.unwrap().assert_ran(1);
+}
+
+#[tokio::test]
+async fn a_key_is_free_after_its_retention_unless_it_says_how_old_it_is() {
+    let clock = ManualClock::new(1_700_000_000_000);
+    let directory = tempfile::tempdir().unwrap();
+    let store = oncekey::Options::new()
+        .durability(Durability::Buffered)
+        .clock(Arc::new(clock.clone()))
+        .open(directory.path())
+        .unwrap();
+    let day = Duration::from_secs(24 * 60 * 60);
+    let first_sent = store_time(1_700_000_000_000);
+    let layer = crate::world::builder(&store).route(move |request| {
+        let claim = match request.uri.path() {
+            "/short" => ClaimOptions::new().retention(Duration::from_secs(60)),
+            "/old" => ClaimOptions::new().first_sent(first_sent),
+            _ => ClaimOptions::new(),
+        };
+        RouteOptions::new().claim(claim)
+    });
+    let layer = layer.build().unwrap();
+    let served = Served::counting(&layer);
+    let send = |path| served.send(request("POST", path, "k", ""));
+    for (run, path) in ["/short", "/old", "/day"].into_iter().enumerate() {
+        send(path).await.assert_ran(run + 1);
+    }
+    clock.advance(Duration::from_secs(61));
+    send("/short").await.assert_ran(4);
+    send("/old").await.assert_replayed(2);
+    clock.advance(day);
+    let late = send("/old").await;
+    late.assert_problem(409, "TooLate");
+    assert_eq!(late.header("retry-after"), None);
+    send("/day").await.assert_ran(5);
+    assert_eq!(layer.stats().too_late, 1);
+}
+
+fn store_time(ms: u64) -> std::time::SystemTime {
+    std::time::SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
 }
 
 #[tokio::test]
