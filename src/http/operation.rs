@@ -227,3 +227,32 @@ impl Drop for Owner {
         self.shared.end();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::block_on;
+    use crate::{Claim, Fingerprint, Store};
+
+    /// The handler gave a clone away that writes a checkpoint while the layer is done.
+    #[test]
+    fn whoever_has_the_guard_locked_drops_it_for_the_layer() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        let key = Key::new("alice", "POST /payments", "k").unwrap();
+        let Claim::Started(operation) = store.claim(&key, Fingerprint::none()).unwrap() else {
+            panic!("the key was free")
+        };
+        let counters = Arc::new(Counters::default());
+        let owner = Owner::new(operation, Arc::clone(&counters));
+        let handle = owner.handle();
+        let held = block_on(handle.shared.lock());
+        drop(owner);
+        assert_eq!(counters.interrupted.total(), 1);
+        assert_eq!(store.interrupted().unwrap().len(), 0);
+        drop(held);
+        assert_eq!(store.interrupted().unwrap().len(), 1);
+        let late = block_on(handle.checkpoint(b"late"));
+        assert!(matches!(late, Err(WriteError::LeaseLost { .. })));
+    }
+}

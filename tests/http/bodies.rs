@@ -230,9 +230,12 @@ async fn a_known_length_over_the_limit_is_passed_on_with_its_length() {
     let world = World::new();
     let served = Served::new(&keeping_ten(&world), async |_, _| text(200, "1234567890x"));
     let first = served.start(post("k")).await;
-    assert_eq!(first.body().size_hint().exact(), Some(11));
-    let body = first.into_body().collect().await.unwrap().to_bytes();
-    assert_eq!(&body[..], b"1234567890x");
+    let mut body = first.into_body();
+    assert_eq!(body.size_hint().exact(), Some(11));
+    let frame = body.frame().await.unwrap().unwrap();
+    assert_eq!(frame.into_data().unwrap(), &b"1234567890x"[..]);
+    assert_eq!(body.size_hint().exact(), Some(0));
+    assert!(body.frame().await.is_none());
     served
         .send(post("k"))
         .await

@@ -34,6 +34,7 @@ async fn the_status_decides_about_the_key() {
         (402, None),
         (404, None),
         (406, None),
+        (101, Some(1)),
         (401, Some(1)),
         (403, Some(1)),
         (408, Some(1)),

@@ -1,6 +1,6 @@
 //! Which requests are the layer's, and what it finds wrong with them.
 
-use http::{HeaderName, HeaderValue, Method, Request};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::Full;
 use oncekey::http::{KeyRule, KeySyntax, RouteOptions};
 
@@ -185,6 +185,18 @@ async fn another_request_under_the_same_key_is_refused_in_every_state() {
         let other = served.send(request("POST", path, "k", "two")).await;
         other.assert_problem(422, "KeyReused");
     }
+}
+
+#[tokio::test]
+async fn the_status_of_a_mismatch_is_chosen() {
+    let world = World::new();
+    let layer = world.builder().mismatch_status(StatusCode::CONFLICT);
+    let served = Served::counting(&layer.build().unwrap());
+    served.send(request("POST", "/", "k", "one")).await;
+    let other = served.send(request("POST", "/", "k", "two")).await;
+    other.assert_problem(409, "KeyReused");
+    // Not to be repeated, unlike one in progress.
+    assert_eq!(other.header("retry-after"), None);
 }
 
 #[tokio::test]

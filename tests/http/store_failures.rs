@@ -8,12 +8,12 @@ use bytes::Bytes;
 use http::Response;
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
-use oncekey::http::{HttpStats, StoreFailure};
+use oncekey::http::{HttpStats, OnInterrupted, StoreFailure};
 use oncekey::testing::{Fault, FaultPlan, OperationKind, SimulatedDisk};
-use oncekey::{Durability, Options};
+use oncekey::{Durability, Options, Store};
 use tokio::sync::Notify;
 
-use crate::world::{Broken, Served, World, builder, eventually, post, text};
+use crate::world::{Answer, Broken, Served, World, builder, eventually, post, text};
 
 fn counts(stats: &HttpStats) -> (u64, u64) {
     (stats.store_failures, stats.unprotected)
@@ -79,13 +79,62 @@ async fn too_many_pending_keys_are_refused_and_old_ones_answer() {
     served.send(post("k")).await.assert_ran(3);
 }
 
+fn on(disk: &SimulatedDisk) -> Store {
+    let options = Options::new().segment_size(256 << 10);
+    options.open_simulated(disk).unwrap()
+}
+
+/// What a retry gets after the power was lost at that moment.
+async fn retried_after(disk: &SimulatedDisk) -> Answer {
+    let store = on(&disk.crash_all_lost());
+    let layer = builder(&store).on_interrupted(OnInterrupted::fail());
+    let served = Served::with_status(&layer.build().unwrap(), 599);
+    served.send(post("k")).await
+}
+
+#[tokio::test]
+async fn an_answer_that_was_given_out_survives_a_loss_of_power() {
+    for is_known in [true, false] {
+        let disk = SimulatedDisk::new();
+        let layer = builder(&on(&disk)).build().unwrap();
+        let served = Served::new(&layer, move |_, _| async move {
+            let body = Full::from("paid");
+            match is_known {
+                true => text(200, "paid"),
+                false => Response::new(UnknownLength(body).boxed_unsync()),
+            }
+        });
+        assert_eq!(served.send(post("k")).await.text(), "paid");
+        let replay = retried_after(&disk).await;
+        assert!(replay.is_replay());
+        assert_eq!(replay.text(), "paid");
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_began_is_known_after_a_loss_of_power() {
+    let disk = SimulatedDisk::new();
+    let layer = builder(&on(&disk)).build().unwrap();
+    let during = disk.clone();
+    let served = Served::new(&layer, move |_, _| {
+        let during = during.clone();
+        async move {
+            // The power is lost while the handler is at work.
+            retried_after(&during)
+                .await
+                .assert_problem(500, "OutcomeUnknown");
+            text(429, "")
+        }
+    });
+    assert_eq!(served.send(post("k")).await.status, 429);
+    // Released, and durably so before the client was told.
+    assert_eq!(retried_after(&disk).await.status, 599);
+}
+
 #[tokio::test]
 async fn an_answer_that_is_not_durable_is_not_given_out() {
     let disk = SimulatedDisk::new();
-    let store = Options::new()
-        .segment_size(256 << 10)
-        .open_simulated(&disk)
-        .unwrap();
+    let store = on(&disk);
     let layer = builder(&store).build().unwrap();
     let breaks = disk.clone();
     let served = Served::new(&layer, move |run, _| {
@@ -125,10 +174,7 @@ impl Body for UnknownLength {
 #[tokio::test]
 async fn a_stream_whose_answer_is_not_durable_does_not_end_well() {
     let disk = SimulatedDisk::new();
-    let store = Options::new()
-        .segment_size(256 << 10)
-        .open_simulated(&disk)
-        .unwrap();
+    let store = on(&disk);
     let layer = builder(&store).build().unwrap();
     let breaks = disk.clone();
     let served = Served::new(&layer, move |_, _| {
