@@ -1,6 +1,7 @@
 //! Inputs to begin with: for each target some that its decoder takes, and what they lead to.
 //!
-//! They are written by `ONCEKEY_WRITE_CORPUS=1 cargo test --features testing --test fuzz_corpus`.
+//! They are written by `ONCEKEY_WRITE_CORPUS=1 cargo test --features http,testing --test
+//! fuzz_corpus`.
 
 use oncekey::testing::internals;
 use oncekey::{Claim, ClaimOptions, Fingerprint, Key, Lease};
