@@ -70,6 +70,7 @@
 //! | see what a crash left | [`Store::recovery_report`] |
 //! | watch it run | [`Store::stats`], `Store::export_metrics` (feature `metrics`) |
 //! | put it in front of HTTP handlers (feature `http`) | `http::IdempotencyLayer` |
+//! | send operations that survive a crash (feature `client`) | `client::Journal`, `client::RetryPolicy` |
 //! | test leases and retention without waiting | [`ManualClock`] |
 //!
 //! ## Going on after an interruption
@@ -172,6 +173,9 @@
 //!   `metrics` crate that the service installed, under names in the Prometheus conventions.
 //! * `http`: the module `http`, a tower layer that makes HTTP handlers safe to retry. Needs tokio.
 //! * `axum`: with it, `http::IdempotentOperation` is an extractor of axum's handlers. Enables `http`.
+//! * `client`: the module `client`, a journal of operations that are sent to other systems, which
+//!   survives the client's crashes, and a retry policy for tower. Needs tokio's timer.
+//! * `reqwest`: with it, `client::RetryMiddleware` is a middleware of reqwest. Enables `client`.
 //! * `testing`: the module `testing` with a simulated disk that loses what was not synced, tears
 //!   pages and fails on demand, and `Options::open_simulated` to open a store on it. For tests of a
 //!   service; nothing else changes.
@@ -182,6 +186,8 @@
 //! * [format](documentation::format): every byte on disk
 //! * [durability](documentation::durability): levels, crashes, full disks, file systems, copies
 //! * [metrics](documentation::metrics): every series, and what to watch
+//! * `documentation::client`: what a client must do, the journal, what is sent again (feature
+//!   `client`)
 //! * `documentation::http`: every rule of the HTTP layer, and a cookbook (feature `http`)
 #![deny(unsafe_code, unsafe_op_in_unsafe_fn)]
 #![deny(clippy::undocumented_unsafe_blocks)]
@@ -189,6 +195,10 @@
 /// Guides: the pages under `docs/` in the repository.
 #[cfg(doc)]
 pub mod documentation {
+    // Its code uses reqwest.
+    #[cfg(all(feature = "client", any(feature = "reqwest", not(doctest))))]
+    #[doc = include_str!("../docs/client.md")]
+    pub mod client {}
     #[doc = include_str!("../docs/design.md")]
     pub mod design {}
     #[doc = include_str!("../docs/durability.md")]
@@ -215,6 +225,8 @@ mod sync;
 mod batch;
 mod block;
 mod claim;
+#[cfg(feature = "client")]
+pub mod client;
 pub mod clock;
 mod corruption;
 mod engine;
@@ -240,6 +252,8 @@ mod run;
 mod snapshot;
 mod stats;
 mod store;
+#[cfg(any(feature = "http", feature = "client"))]
+mod stored_response;
 mod ticket;
 mod timer;
 mod token;

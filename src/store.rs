@@ -170,7 +170,7 @@ impl Store {
         Options::new().open(directory)
     }
 
-    #[cfg(feature = "http")]
+    #[cfg(any(feature = "http", feature = "client"))]
     pub(crate) fn settings(&self) -> &crate::options::Settings {
         self.engine.settings()
     }
@@ -314,6 +314,17 @@ impl Store {
             .engine
             .forget(key, forget == Forget::Force, level)
             .await?;
+        Ok(forgotten == Forgotten::Removed)
+    }
+
+    /// [`forget_async`](Self::forget_async) of a completed key, durable with the next sync.
+    #[cfg(feature = "client")]
+    pub(crate) async fn forget_unsynced(&self, key: &Key) -> Result<bool, AdminError> {
+        let level = Level {
+            durability: crate::options::Durability::Buffered,
+            lead: Lead::Never,
+        };
+        let forgotten = self.engine.forget(key, false, level).await?;
         Ok(forgotten == Forgotten::Removed)
     }
 

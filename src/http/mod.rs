@@ -89,7 +89,6 @@ mod problem;
 mod replay;
 mod scope;
 mod service;
-mod stored;
 mod work;
 
 #[cfg(feature = "axum")]
@@ -110,4 +109,4 @@ pub use self::problem::{Problem, ProblemFormat, ProblemKind};
 pub use self::replay::Replaying;
 pub use self::scope::{Scope, operation_name};
 pub use self::service::IdempotencyService;
-pub use self::stored::{NotAResponse, StoredResponse};
+pub use crate::stored_response::{NotAResponse, StoredResponse};

@@ -13,7 +13,7 @@ use crate::response::Replay;
 use super::body::KeptBody;
 use super::layer::Shared;
 use super::problem::{Problem, ProblemKind};
-use super::stored::StoredResponse;
+use crate::stored_response::StoredResponse;
 
 /// A replay about to be made, for
 /// [`authorize_replay`](super::LayerBuilder::authorize_replay).

@@ -27,7 +27,7 @@ use super::layer::Shared;
 use super::operation::Owner;
 use super::policy::StatusAction;
 use super::problem::{Problem, ProblemKind};
-use super::stored::StoredResponse;
+use crate::stored_response::StoredResponse;
 
 /// Frames of a body that is passed on, made but not yet taken by the client.
 const FRAMES_AHEAD: usize = 4;

@@ -19,7 +19,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 const VERSION: u8 = 1;
 
 /// Headers, and trailers, that an answer is kept with: 1,024 values each.
-const FIELDS_MAX: usize = 1_024;
+pub(crate) const FIELDS_MAX: usize = 1_024;
 
 /// A stored answer: what [`Replay::Response`](crate::Replay::Response) holds for a key that the
 /// layer completed.
@@ -117,7 +117,7 @@ impl StoredResponse {
     }
 }
 
-fn fields(bytes: &mut Bytes) -> Option<HeaderMap> {
+pub(crate) fn fields(bytes: &mut Bytes) -> Option<HeaderMap> {
     let count = number(bytes)?;
     if count > FIELDS_MAX {
         return None;
@@ -137,17 +137,17 @@ fn fields(bytes: &mut Bytes) -> Option<HeaderMap> {
     Some(fields)
 }
 
-fn put(bytes: &mut Vec<u8>, field: &[u8]) {
+pub(crate) fn put(bytes: &mut Vec<u8>, field: &[u8]) {
     put_number(bytes, field.len());
     bytes.extend_from_slice(field);
 }
 
-fn take(bytes: &mut Bytes) -> Option<Bytes> {
+pub(crate) fn take(bytes: &mut Bytes) -> Option<Bytes> {
     let len = number(bytes)?;
     (len <= bytes.remaining()).then(|| bytes.split_to(len))
 }
 
-fn put_number(bytes: &mut Vec<u8>, mut number: usize) {
+pub(crate) fn put_number(bytes: &mut Vec<u8>, mut number: usize) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
         number >>= 7;
@@ -156,7 +156,7 @@ fn put_number(bytes: &mut Vec<u8>, mut number: usize) {
 }
 
 /// A number in at most four bytes, the last of which is not zero but for zero itself.
-fn number(bytes: &mut Bytes) -> Option<usize> {
+pub(crate) fn number(bytes: &mut Bytes) -> Option<usize> {
     let mut number = 0;
     for shift in [0, 7, 14, 21] {
         let byte = bytes.try_get_u8().ok()?;
