@@ -16,16 +16,18 @@ use oncekey::{ClaimError, Durability, describe_metrics};
 
 use support::*;
 
+/// By name, labels of the series and type.
+type Values = Arc<Mutex<BTreeMap<(String, String, &'static str), f64>>>;
+
 /// Keeps what it is told.
 #[derive(Debug, Default)]
 struct Kept {
-    /// By name, labels of the series and type.
-    values: Arc<Mutex<BTreeMap<(String, String, &'static str), f64>>>,
+    values: Values,
     described: Mutex<BTreeMap<String, (&'static str, Unit, String)>>,
 }
 
 struct Handle {
-    values: Arc<Mutex<BTreeMap<(String, String, &'static str), f64>>>,
+    values: Values,
     series: (String, String, &'static str),
 }
 
