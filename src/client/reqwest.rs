@@ -92,7 +92,6 @@ impl Middleware for RetryMiddleware {
 fn failure(error: &Error) -> Failure {
     match error {
         Error::Reqwest(error) if error.is_timeout() => Failure::TimeOut,
-        // A builder's error is of the same kind as a body that broke off, but has no attempt.
         Error::Reqwest(error) if error.is_connect() || error.is_request() || error.is_body() => {
             Failure::Connection
         }

@@ -170,6 +170,25 @@ async fn an_answer_that_is_too_large_is_given_out_and_not_kept() {
     assert!(matches!(done, Ok(Journaled::Done(None))));
 }
 
+/// Sending can be spawned on a runtime that moves tasks.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_future_can_move_between_threads() {
+    let book = Book::new();
+    let journal = book.journal.clone();
+    let task = tokio::spawn(async move {
+        let begun = journal.begin("a", request(URL, "")).await.unwrap();
+        let sent = ready(begun).send(async |_| answer(503, "")).await;
+        assert!(matches!(&sent, Err(SendError::NotFinal { .. })));
+        drop(sent);
+        let unfinished = journal.unfinished().unwrap().remove(0);
+        let operation = ready(journal.resume(&unfinished).await.unwrap());
+        operation.discard().await.unwrap();
+        let begun = journal.begin_unnamed(request(URL, "")).await.unwrap();
+        ready(begun).complete_without_answer().await.unwrap();
+    });
+    task.await.unwrap();
+}
+
 /// The server's retention is over: sent again, it could be carried out twice.
 #[tokio::test]
 async fn an_operation_that_is_too_old_is_not_sent() {
