@@ -191,3 +191,65 @@ async fn an_operation_survives_a_loss_of_power() {
         assert_eq!(operation.attempt().unwrap().request().body(), "paid");
     }
 }
+
+/// Power is lost at every step of the disk, from the first claim to the removal of the request.
+#[tokio::test]
+async fn whatever_step_power_is_lost_at_an_operation_is_never_taken_for_one_that_was_not_sent() {
+    let options = Options::new()
+        .durability(Durability::Sync)
+        .segment_size(64 << 10);
+    let begin = async |journal: &Journal| {
+        let begun = journal.begin("order-17", request("http://a/", "paid"));
+        begun.await
+    };
+    let (mut resumed, mut done) = (0, 0);
+    for number in 1.. {
+        assert!(number < 1_000, "the disk has an end");
+        let disk = SimulatedDisk::new();
+        disk.crash_at(number);
+        let mut key = None;
+        let mut is_marked = false;
+        if let Ok(store) = options.open_simulated(&disk) {
+            let journal = Journal::new(store, HOUR);
+            if let Ok(begun) = begin(&journal).await {
+                let operation = ready(begun);
+                key = Some(operation.key().as_str().to_owned());
+                let sent = operation.send(async |_| {
+                    let answer = http::Response::new(bytes::Bytes::from("paid"));
+                    Ok::<_, std::io::Error>(answer)
+                });
+                is_marked = sent.await.is_ok();
+            }
+        }
+        let has_ended = !disk.has_lost_power();
+        let images = [
+            disk.crash_all_lost(),
+            disk.crash_random(number),
+            disk.crash_random(number + 1_000),
+        ];
+        for image in images {
+            let store = options.open_simulated(&image).unwrap();
+            let journal = Journal::new(store, HOUR);
+            match begin(&journal).await.unwrap() {
+                Journaled::Ready(operation) => {
+                    assert!(!is_marked, "step {number}");
+                    if let Some(key) = &key {
+                        assert!(operation.is_resumed(), "step {number}");
+                        assert_eq!(operation.key().as_str(), key);
+                        resumed += 1;
+                    }
+                    assert_eq!(operation.attempt().unwrap().request().body(), "paid");
+                }
+                Journaled::Done(Some(answer)) => {
+                    assert!(key.is_some() && answer.body == "paid");
+                    done += 1;
+                }
+                other => panic!("step {number}: {other:?}"),
+            }
+        }
+        if has_ended {
+            break;
+        }
+    }
+    assert!(resumed > 0 && done > 0, "{resumed} {done}");
+}

@@ -170,6 +170,32 @@ async fn an_answer_that_is_too_large_is_given_out_and_not_kept() {
     assert!(matches!(done, Ok(Journaled::Done(None))));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn of_ten_who_begin_at_once_one_has_the_operation() {
+    let book = Book::new();
+    let barrier = Arc::new(tokio::sync::Barrier::new(10));
+    let tasks: Vec<_> = (0..10)
+        .map(|_| {
+            let (journal, barrier) = (book.journal.clone(), Arc::clone(&barrier));
+            tokio::spawn(async move {
+                barrier.wait().await;
+                journal.begin("a", request(URL, "")).await.unwrap()
+            })
+        })
+        .collect();
+    let mut begun = Vec::new();
+    for task in tasks {
+        begun.push(task.await.unwrap());
+    }
+    let is_in_hand = |begun: &&Journaled| matches!(begun, Journaled::InHand);
+    assert_eq!(begun.iter().filter(is_in_hand).count(), 9);
+    assert!(
+        begun
+            .iter()
+            .any(|begun| matches!(begun, Journaled::Ready(_)))
+    );
+}
+
 /// Sending can be spawned on a runtime that moves tasks.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_future_can_move_between_threads() {
