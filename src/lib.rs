@@ -177,8 +177,9 @@
 //!   survives the client's crashes, and a retry policy for tower. Needs tokio's timer.
 //! * `reqwest`: with it, `client::RetryMiddleware` is a middleware of reqwest. Enables `client`.
 //! * `testing`: the module `testing` with a simulated disk that loses what was not synced, tears
-//!   pages and fails on demand, and `Options::open_simulated` to open a store on it. For tests of a
-//!   service; nothing else changes.
+//!   pages and fails on demand, and `Options::open_simulated` to open a store on it; with `http` also
+//!   `testing::RetryTests`, three tests to run against your own service. For tests of a service;
+//!   nothing else changes.
 //!
 //! # Guides
 //!
@@ -260,12 +261,15 @@ mod token;
 
 pub use self::public::*;
 
-/// Simulated storage: crash images and injected faults, to test a service against lost power.
+/// For the tests of a service: simulated storage with crash images and injected faults and, with the
+/// feature `http`, the three tests that a service with idempotency keys has to pass (`RetryTests`).
 #[cfg(feature = "testing")]
 pub mod testing {
     pub use crate::fs::simulated::{
         Difference, Fault, FaultPlan, Operation, OperationKind, SimulatedDisk, is_power_loss,
     };
+    #[cfg(feature = "http")]
+    pub use crate::http::retry_tests::{RetryFailure, RetryFault, RetryTest, RetryTests};
 
     #[doc(hidden)]
     pub mod internals {

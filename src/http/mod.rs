@@ -87,6 +87,8 @@ mod options;
 mod policy;
 mod problem;
 mod replay;
+#[cfg(feature = "testing")]
+pub(crate) mod retry_tests;
 mod scope;
 mod service;
 mod work;

@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
+
+use crate::support::needs;
 
 /// How large, and of what kind.
 #[derive(Clone, Debug)]
@@ -84,7 +85,7 @@ impl Mount {
             (Ok(()), _) => {}
             // Some sandboxes have no loop devices.
             (Err(error), Size::Ext4 { kib, inodes, .. }) => {
-                say(&format!(
+                needs::say(&format!(
                     "small_disk: no ext4 here ({error}); {test} takes tmpfs instead"
                 ));
                 if let Err(error) = mount.tmpfs(*kib, *inodes) {
@@ -160,7 +161,7 @@ impl Drop for Mount {
             // loop device goes with it.
             let unmounted = call(Command::new("umount").arg("-l").arg(&self.mount_point));
             if let Err(error) = unmounted {
-                say(&format!(
+                needs::say(&format!(
                     "small_disk: {} stays mounted: {error}",
                     self.mount_point.display()
                 ));
@@ -181,18 +182,8 @@ fn call(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// On the terminal, also where the output of tests that pass is kept back.
-fn say(text: &str) {
-    // Not by `eprintln`, which is kept back.
-    drop(writeln!(io::stderr(), "{text}"));
-}
-
 #[track_caller]
 fn skip(test: &str, why: &str) {
-    let needs = "needs root and e2fsprogs (apt-get install e2fsprogs mount)";
-    assert!(
-        std::env::var_os("ONCEKEY_REQUIRE_SERVERS").is_none(),
-        "small_disk: {test} {needs}; {why}"
-    );
-    say(&format!("SKIPPED small_disk: {test} {needs}; {why}"));
+    let needs = "root and e2fsprogs (apt-get install e2fsprogs mount)";
+    needs::skip(&format!("small_disk: {test}"), needs, why);
 }

@@ -8,6 +8,7 @@
 pub mod journal;
 pub mod killed;
 pub mod kinds;
+pub mod needs;
 
 use std::fmt::Debug;
 use std::fs;
