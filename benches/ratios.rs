@@ -98,7 +98,7 @@ fn usage() -> ! {
 
 fn main() {
     let settings = Settings::from_arguments();
-    let mut report = Report::begin(directory().path(), settings.rounds);
+    let mut report = Report::begin(directory().path(), settings.rounds, "--bench ratios");
     for (name, section) in SECTIONS {
         if settings.only.as_ref().is_none_or(|only| only == name) {
             eprintln!("{name} …");

@@ -52,6 +52,7 @@ impl Series {
 /// Collects lines and prints them at the end.
 pub struct Report {
     machine: String,
+    command: &'static str,
     rounds: usize,
     load: String,
     targets: Vec<String>,
@@ -61,9 +62,11 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn begin(directory: &Path, rounds: usize) -> Self {
+    /// `command` is what `cargo bench` was told.
+    pub fn begin(directory: &Path, rounds: usize, command: &'static str) -> Self {
         Self {
             machine: machine(directory),
+            command,
             rounds,
             load: load(),
             targets: Vec::new(),
@@ -209,8 +212,9 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "Command: `cargo bench --bench ratios{separator}{}`, {} rounds; ratios and rates are \
-             medians of the rounds.",
+            "Command: `cargo bench {}{separator}{}`, {} rounds; ratios and rates are medians of the \
+             rounds.",
+            self.command,
             shown.join(" "),
             self.rounds
         )?;
