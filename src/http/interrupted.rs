@@ -43,8 +43,8 @@ impl OnInterrupted {
 
     /// Your own code finds out what happened, and decides.
     ///
-    /// It runs in the handler's place: in a task of its own, which a client that hangs up does not
-    /// stop. A panic leaves the key interrupted.
+    /// It runs in the handler's place, and a client that hangs up does not stop it
+    /// either. A panic leaves the key interrupted.
     ///
     /// ```
     /// use oncekey::http::{OnInterrupted, Reconciled};

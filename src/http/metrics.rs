@@ -1,4 +1,4 @@
-//! What the layer counts, and the handlers' tasks, which outlive their requests.
+//! What the layer counts, and the handlers at work, which outlive their requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -102,7 +102,7 @@ impl Counters {
     }
 }
 
-/// The tasks that handlers run in.
+/// The work that is under way, with clients and without.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     running: AtomicUsize,

@@ -57,7 +57,7 @@
 //! | another method than POST and PATCH | goes to the handler untouched |
 //! | no key | 400, or to the handler where keys are [optional](KeyRule) |
 //! | a bad key, no caller, a body over the limit | 400, 403, 413: nothing is claimed |
-//! | a new key | the handler runs, in a task that a client who hangs up does not stop |
+//! | a new key | the handler runs, and a client who hangs up does not stop it |
 //! | a key that is done | the stored answer, marked `Idempotent-Replayed: true` |
 //! | a key at work | 409 with `Retry-After`, after [waiting](LayerBuilder::wait) if that is set |
 //! | a key used for another request | 422 |
@@ -71,6 +71,7 @@
 //! Every rule is in the [guide](crate::documentation::http).
 #![forbid(unsafe_code)]
 
+mod attended;
 #[cfg(feature = "axum")]
 mod axum;
 mod body;

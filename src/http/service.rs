@@ -4,6 +4,7 @@
 //! no trace.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::limits::PRINCIPAL_BYTES_MAX;
 use crate::operation::Operation;
 use crate::options::ClaimOptions;
 
+use super::attended::Attended;
 use super::body::{self, BoxError, KeptBody, RequestBody, ResponseBody};
 use super::key_header;
 use super::layer::Shared;
@@ -41,7 +43,8 @@ use super::work::Work;
 /// A service behind an [`IdempotencyLayer`](super::IdempotencyLayer).
 ///
 /// It takes requests with any body of `Bytes` and hands them on with a [`RequestBody`]; its answers
-/// have a [`ResponseBody`]. It must be called within a tokio runtime, where the handlers' tasks run.
+/// have a [`ResponseBody`]. It must be called within a tokio runtime, where handlers
+/// go on whose clients are gone.
 /// A panic of the handler goes on in the caller of this service.
 #[derive(Clone)]
 pub struct IdempotencyService<S> {
@@ -347,7 +350,7 @@ fn failed(shared: &Shared, key: &Key, error: &ClaimError) -> Decided {
     Decided::Answer(Problem::unavailable())
 }
 
-/// Runs the handler in a task of its own, which a client that hangs up does not stop.
+/// Runs the handler, which a client that hangs up does not stop.
 async fn own<S, B, A>(
     shared: &Arc<Shared>,
     handler: S,
@@ -374,24 +377,31 @@ where
             .unwrap_or(RESPONSE_BYTES_DEFAULT)
             .min(shared.store.settings().response_bytes_max),
     };
-    let (answer_to, answer) = oneshot::channel();
+    let (answer_to, mut answer) = oneshot::channel();
     let running = shared.tasks.begin();
     let request = ready.request;
-    let task = tokio::spawn(
-        async move {
-            work.run(handler, request, answer_to).await;
-            drop(running);
+    let work = async move {
+        work.run(handler, request, answer_to).await;
+        drop(running);
+    };
+    let mut attended = Attended::new(work.instrument(Span::current()));
+    let answer = poll_fn(|context| {
+        let is_done = attended.poll(context).is_ready();
+        match answer.try_recv() {
+            Ok(answer) => Poll::Ready(Some(answer)),
+            Err(_) if is_done => Poll::Ready(None),
+            Err(_) => Poll::Pending,
         }
-        .instrument(Span::current()),
-    );
-    match answer.await {
-        Ok(answer) => Ok(answer?.map(|body| Either::Right(body.made_by(task)))),
-        Err(_) => match task.await {
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            // The runtime shuts down.
-            Ok(()) | Err(_) => Ok(refuse(shared, &Problem::unavailable())),
-        },
-    }
+    });
+    let Some(answer) = answer.await else {
+        return Ok(refuse(shared, &Problem::unavailable()));
+    };
+    Ok(answer?.map(|body| {
+        Either::Right(match attended.detach() {
+            Some(task) => body.made_by(task),
+            None => body,
+        })
+    }))
 }
 
 fn refuse<A>(shared: &Shared, problem: &Problem) -> Response<ResponseBody<A>> {

@@ -1,7 +1,7 @@
-//! The owner's part: the handler runs in a task of its own, and what comes of it decides about the
-//! key.
+//! The owner's part: the handler runs, whatever becomes of its client, and what comes of it decides
+//! about the key.
 //!
-//! Whatever way the task ends, the guard ends with it: completed, released, or dropped, which leaves
+//! Whatever way the work ends, the guard ends with it: completed, released, or dropped, which leaves
 //! the key interrupted. An answer of known length is stored before the client gets any of it; one
 //! that is passed on while it is made is stored before the client sees its end.
 
@@ -114,6 +114,9 @@ impl Work {
             let (frames_to, frames) = mpsc::channel(FRAMES_AHEAD);
             let passing = Response::from_parts(head.clone(), KeptBody::passing(frames, size));
             deliver(answer_to, Ok(passing));
+            // The request takes the head, and a task the rest: what happens to the body happens to
+            // its reader.
+            tokio::task::yield_now().await;
             self.pass_on(head, body, frames_to).await;
         }
     }
