@@ -20,10 +20,9 @@ use crate::owner::Reconcile;
 use crate::payment::payment_id;
 use crate::provider_client::ProviderClient;
 use crate::server::Provider;
+use crate::support::LONG;
 
-/// How long the service waits for its provider.
-const PROVIDER_TIMEOUT: Duration = Duration::from_millis(400);
-const PROVIDER_DELAY_MAX: Duration = Duration::from_secs(30);
+const PROVIDER_DELAY_MAX: Duration = LONG;
 
 pub struct Payments {
     pub address: SocketAddr,
@@ -40,6 +39,8 @@ pub struct Setup {
     pub provider_deduplicates: bool,
     /// How long a charge takes.
     pub charge: Duration,
+    /// How long the service waits for its provider.
+    pub provider_timeout: Duration,
     /// How long a duplicate waits.
     pub wait: Duration,
 }
@@ -50,6 +51,8 @@ impl Default for Setup {
         Self {
             provider_deduplicates: false,
             charge: Duration::ZERO,
+            // Only answers that are lost on purpose take so long.
+            provider_timeout: LONG,
             wait: Duration::from_millis(200),
         }
     }
@@ -66,7 +69,8 @@ impl Payments {
         tokio::spawn(provider.serve(listener));
 
         let store = store(&directory);
-        let provider = ProviderClient::new(&provider_url, PROVIDER_TIMEOUT, PROVIDER_DELAY_MAX);
+        let provider =
+            ProviderClient::new(&provider_url, setup.provider_timeout, PROVIDER_DELAY_MAX);
         let app = App {
             store: store.clone(),
             provider: provider.unwrap(),

@@ -37,7 +37,7 @@ impl Server {
         let layer = IdempotencyLayer::new(store(&directory))
             .scope(Scope::global())
             .on_interrupted(OnInterrupted::rerun())
-            .wait(Duration::from_secs(5))
+            .wait(Duration::from_secs(30))
             .build()
             .unwrap();
         let runs = Arc::new(AtomicUsize::new(0));

@@ -1,6 +1,7 @@
 //! The README's session with curl, command by command, and the answers that it shows.
 
 use std::process::Command;
+use std::time::Duration;
 
 use crate::payments::{Payments, Setup};
 use crate::support::needs;
@@ -67,6 +68,7 @@ async fn curl_gets_what_the_readme_shows() {
     // The session loses an answer of the provider and asks again, so the provider deduplicates.
     let payments = Payments::start(Setup {
         provider_deduplicates: true,
+        provider_timeout: Duration::from_secs(2),
         ..Setup::default()
     })
     .await;
