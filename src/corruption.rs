@@ -40,6 +40,8 @@ pub enum Damage {
     ForeignSegment,
     /// The file is no part of this log: its neighbours do not know of it.
     Unlinked,
+    /// The system reported an error when a file was read that the store can do without.
+    Unreadable,
 }
 
 impl fmt::Display for Damage {
@@ -61,6 +63,7 @@ impl fmt::Display for Damage {
             Self::Misnamed => "the file is another segment than its name says",
             Self::ForeignSegment => "the file belongs to another store",
             Self::Unlinked => "the file is no part of this log",
+            Self::Unreadable => "the file cannot be read",
         };
         f.write_str(text)
     }

@@ -211,8 +211,20 @@ impl Key {
     /// at the log, since the index compares whole keys, and is never taken for equality.
     #[inline]
     pub(crate) fn hash_with(&self, secret: &[u8; 192]) -> u64 {
-        let lengths = u64::from(self.scope_len) << 16 | u64::from(self.operation_len);
-        mix(xxh3_64_with_secret(&self.bytes, secret) ^ lengths)
+        hash(&self.bytes, self.scope_len, self.operation_len, secret)
+    }
+
+    /// The same of a key in the log; `None` for bytes that are no key.
+    pub(crate) fn hash_of(
+        bytes: &[u8],
+        lengths: (u16, u16, u16),
+        secret: &[u8; 192],
+    ) -> Option<u64> {
+        let (scope_len, operation_len, id_len) = lengths;
+        let lens = [scope_len, operation_len, id_len].map(usize::from);
+        let is_key = check_parts(lens, KEY_PART_BYTES_MAX).is_ok()
+            && lens.iter().sum::<usize>() == bytes.len();
+        is_key.then(|| hash(bytes, scope_len, operation_len, secret))
     }
 
     fn parts(&self) -> (&[u8], &[u8], &[u8]) {
@@ -221,6 +233,12 @@ impl Key {
         let (operation, id) = rest.split_at(usize::from(self.operation_len));
         (scope, operation, id)
     }
+}
+
+#[inline]
+fn hash(bytes: &[u8], scope_len: u16, operation_len: u16, secret: &[u8; 192]) -> u64 {
+    let lengths = u64::from(scope_len) << 16 | u64::from(operation_len);
+    mix(xxh3_64_with_secret(bytes, secret) ^ lengths)
 }
 
 #[inline]

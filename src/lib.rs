@@ -247,9 +247,11 @@ mod metrics;
 mod open_error;
 mod operation;
 mod options;
+mod parallel;
 mod report;
 mod response;
 mod run;
+mod secret;
 mod snapshot;
 mod stats;
 mod store;
@@ -296,7 +298,7 @@ mod public {
     pub use crate::options::{
         ClaimOptions, ClaimOptionsError, Durability, Lease, Options, OptionsError, Recovery,
     };
-    pub use crate::report::{RecoveryReport, TornTail};
+    pub use crate::report::{BadSideCar, RecoveryReport, TornTail};
     pub use crate::response::{Replay, Response};
     pub use crate::run::{OnInterrupted, RunError, RunOptions};
     pub use crate::snapshot::{Snapshot, SnapshotError};

@@ -18,10 +18,18 @@ pub struct RecoveryReport {
     pub created: bool,
     /// Segments that hold records.
     pub segments: u64,
-    /// Records read.
+    /// Records in them.
     pub records: u64,
-    /// Bytes of the log read.
+    /// Bytes of the log read. Records of a segment that its side-car stands for are not.
     pub bytes_scanned: u64,
+    /// Segments of which the side-car index file was read instead of the records.
+    pub side_cars: u64,
+    /// Segments without a side-car, whose records were read. After a crash that is the one being
+    /// written and maybe the one before. The store writes what is missing in the background.
+    pub side_cars_missing: u64,
+    /// Side-cars that were not believed. They were removed, the records were read, and the store
+    /// writes new ones in the background. Nothing is lost by it.
+    pub side_cars_bad: Vec<BadSideCar>,
     /// What was cut off the end of the log, if anything stood there.
     pub torn_tail: Option<TornTail>,
     /// Records whose writers died in the middle. They were never acknowledged.
@@ -38,6 +46,16 @@ pub struct RecoveryReport {
     pub interrupted: u64,
     /// How long it took.
     pub duration: Duration,
+}
+
+/// A side-car index file that was not believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BadSideCar {
+    /// Its name in the store's directory.
+    pub file: String,
+    /// What is wrong with it.
+    pub damage: Damage,
 }
 
 /// The unfinished end of a log.
@@ -66,6 +84,12 @@ impl fmt::Display for RecoveryReport {
             "{state}: {} records in {} segments ({} bytes) read in {:?}",
             self.records, self.segments, self.bytes_scanned, self.duration
         )?;
+        if self.side_cars > 0 {
+            write!(f, "; {} segments by their side-cars", self.side_cars)?;
+        }
+        for bad in &self.side_cars_bad {
+            write!(f, "; side-car {} was not used: {}", bad.file, bad.damage)?;
+        }
         if self.interrupted > 0 {
             write!(f, "; {} keys interrupted", self.interrupted)?;
         }
@@ -135,6 +159,11 @@ mod tests {
                 bytes: 77,
                 segments: 1,
             }),
+            side_cars: 7,
+            side_cars_bad: vec![BadSideCar {
+                file: "segment-a.idx".into(),
+                damage: Damage::Checksum,
+            }],
             meta_slot: Some(Damage::Truncated),
             meta_rebuilt: true,
             losses: vec![Corruption {
@@ -155,6 +184,8 @@ mod tests {
         .to_string();
         for part in [
             "recovered: 10 records",
+            "7 segments by their side-cars",
+            "side-car segment-a.idx was not used: the checksum",
             "4 keys interrupted",
             "3 unfinished records",
             "77 bytes behind byte 5000 of segment-b.log",

@@ -91,11 +91,10 @@ impl Located {
     #[inline]
     pub(crate) fn record(&self) -> Result<(&Arc<Segment>, Record<'_>, u64), Damaged> {
         let segment = self.segment.as_ref().ok_or_else(|| self.damaged())?;
-        let bytes = segment
-            .record_bytes(self.slot.offset())
+        let (record, words) = segment
+            .verified_record(self.slot.offset())
             .ok_or_else(|| self.damaged())?;
-        let record = Record::parse(bytes, segment.seed).map_err(|_| self.damaged())?;
-        Ok((segment, record, bytes.len() as u64 / 8))
+        Ok((segment, record, words))
     }
 
     /// Shows the scope of the record's key, unless it can't be read. The checksum is not verified.

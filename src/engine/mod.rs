@@ -17,6 +17,7 @@ mod lookup;
 mod open;
 mod places;
 mod progress;
+mod rebuild;
 mod wait;
 
 #[cfg(all(test, oncekey_loom))]
@@ -26,7 +27,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::clock::StoreTime;
-use crate::engine::identity::HashSecret;
 use crate::error::{OutOfSpace, Unavailable};
 use crate::index::Index;
 use crate::key::Key;
@@ -38,6 +38,7 @@ use crate::log::record::words_for;
 use crate::mem::ForkMark;
 use crate::options::{Durability, Settings};
 use crate::report::RecoveryReport;
+use crate::secret::HashSecret;
 use crate::stats::Counters;
 use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, mutation};
 use crate::timer::Timer;

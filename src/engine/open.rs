@@ -12,31 +12,25 @@ use std::time::Instant;
 use tracing::field::Empty;
 
 use crate::clock::StoreTime;
-use crate::engine::Engine;
-use crate::engine::identity::{DOWNSTREAM, HashSecret, INDEX};
 use crate::engine::places::Places;
+use crate::engine::{Engine, rebuild};
 use crate::error::{ClaimError, Unavailable};
 use crate::fs::Storage;
 use crate::fs::lock::DirectoryLock;
-use crate::index::{Index, Live, Phase, Slot};
-use crate::key::Key;
-use crate::log::append::Appended;
+use crate::index::{Index, Phase};
 use crate::log::position;
 use crate::log::prepare::Zeroing;
-use crate::log::record::{Kind, Record, words_for};
-use crate::log::recover::{self, RecoverError, Recovered};
-use crate::log::segment::Segment;
+use crate::log::record::words_for;
+use crate::log::recover::{self, Recovered};
 use crate::log::{Log, LogParts};
 use crate::mem::ForkMark;
 use crate::open_error::OpenError;
 use crate::options::{Durability, Recovery, Settings};
+use crate::secret::{DOWNSTREAM, HashSecret, INDEX};
 use crate::stats::Counters;
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{self, AtomicU64, AtomicUsize, Condvar, Mutex, mutation};
 use crate::timer::{self, Timer};
-
-#[cfg(all(test, not(oncekey_loom)))]
-mod tests;
 
 /// How far ahead a restored copy's epochs begin: the original may have been opened this often since.
 const RESTORED_EPOCHS: u64 = 1 << 20;
@@ -66,6 +60,7 @@ pub(crate) fn start(
     let Recovered {
         mut meta,
         segments,
+        side_cars,
         log_end,
         previous,
         high_water_ms,
@@ -99,16 +94,8 @@ pub(crate) fn start(
 
     let secret = HashSecret::derive(&identity.secret, INDEX);
     let index = Index::new(settings.stripes);
-    let mut builder = Builder {
-        index: &index,
-        secret: &secret,
-        segments: &segments,
-    };
-    for segment in &segments {
-        builder
-            .apply_segment(segment)
-            .map_err(|error| OpenError::from_recovery(path, error))?;
-    }
+    rebuild::rebuild(&index, &secret, &segments, side_cars)
+        .map_err(|error| OpenError::from_recovery(path, error))?;
     let pending = index
         .stripes()
         .map(|stripe| stripe.lock().live_entries().count())
@@ -230,95 +217,6 @@ fn check_clock(settings: &Settings, wall_ms: u64, high_water_ms: u64) -> Result<
         high_water_ms,
         max_clock_jump_ms: settings.max_clock_jump_ms,
     })
-}
-
-/// Rebuilds the index from the log.
-struct Builder<'a> {
-    index: &'a Index,
-    secret: &'a HashSecret,
-    segments: &'a [Arc<Segment>],
-}
-
-impl Builder<'_> {
-    fn apply_segment(&mut self, segment: &Arc<Segment>) -> Result<(), RecoverError> {
-        let place = |offset: u64, record: &Record<'_>, words: u64| Appended {
-            segment: segment.number,
-            offset,
-            sequence: record.sequence,
-            end: segment.base + offset + words,
-        };
-        recover::walk(segment, &mut |offset, record| {
-            let words = segment.record_bytes(offset).map_or(0, <[u8]>::len) as u64 / 8;
-            self.apply(&record, place(offset, &record, words));
-        })
-    }
-
-    /// The newest record of a key is the one with the highest token, then sequence, whatever file
-    /// it stands in.
-    fn apply(&mut self, record: &Record<'_>, at: Appended) {
-        let Ok(key) = Key::from_parts(record.key, record.key_lengths) else {
-            return;
-        };
-        let hash = key.hash_with(self.secret.bytes());
-        let mut stripe = self.index.lock(hash);
-        let known = stripe
-            .candidates(hash)
-            .iter()
-            .find_map(|slot| self.read(slot, &key).map(|rank| (slot, rank)));
-        let rank = (record.token, record.sequence);
-        let live = stripe.live(hash, &key);
-        let live_rank = live
-            .as_ref()
-            .map(|live| (live.token, live.newest.map_or(0, |newest| newest.sequence)));
-        if live_rank.max(known.map(|(_, rank)| rank)) >= Some(rank) {
-            return;
-        }
-        if let Some((slot, _)) = known {
-            stripe.remove_completed(slot);
-        }
-        match record.kind {
-            Kind::Claim | Kind::Checkpoint => {
-                let live = match stripe.live(hash, &key) {
-                    Some(live) => live,
-                    None => {
-                        let new = Live::claiming(
-                            hash,
-                            key.clone(),
-                            record.fingerprint,
-                            record.created_ms,
-                        );
-                        stripe.insert_live(Box::new(new));
-                        match stripe.live(hash, &key) {
-                            Some(live) => live,
-                            None => return,
-                        }
-                    }
-                };
-                live.phase = Phase::Interrupted;
-                live.fingerprint = record.fingerprint;
-                live.token = record.token;
-                live.ticket = record.ticket;
-                live.attempt = record.attempt;
-                live.created_ms = record.created_ms;
-                live.started_ms = record.started_ms;
-                live.newest = Some(at);
-                live.checkpoint_bytes = record.checkpoint.len();
-            }
-            Kind::Complete => {
-                drop(stripe.remove_live(hash, &key));
-                stripe.insert_completed(Slot::new(hash, at.segment, at.offset));
-            }
-            Kind::Release | Kind::Forget => drop(stripe.remove_live(hash, &key)),
-        }
-    }
-
-    /// Token and sequence of the record in a slot, if it is this key's.
-    fn read(&self, slot: Slot, key: &Key) -> Option<(u64, u64)> {
-        let segment = self.segments.get(usize::from(slot.segment()))?;
-        let record = Record::parse_verified(segment.record_bytes(slot.offset())?).ok()?;
-        key.matches(record.key_lengths, record.key)
-            .then_some((record.token, record.sequence))
-    }
 }
 
 impl Engine {

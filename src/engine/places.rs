@@ -18,10 +18,10 @@ use hashbrown::hash_table::Entry;
 use xxhash_rust::xxh3::xxh3_64_with_secret;
 
 use crate::engine::Engine;
-use crate::engine::identity::{HashSecret, SCOPES};
 use crate::index::Slot;
 use crate::limit_reached::{Limit, LimitReached};
 use crate::options::Settings;
+use crate::secret::{HashSecret, SCOPES};
 use crate::sync::{AtomicUsize, Mutex, Ordering, mutation};
 
 const SHARDS: usize = 64;

@@ -68,10 +68,6 @@ impl Candidates {
     pub(crate) fn more(&self) -> &[Slot] {
         &self.more
     }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> {
-        self.first.into_iter().chain(self.more.iter().copied())
-    }
 }
 
 impl Stripe {
@@ -91,6 +87,11 @@ impl Stripe {
             }
         }
         found
+    }
+
+    /// Makes room for so many more slots at once.
+    pub(crate) fn reserve_completed(&mut self, count: usize) {
+        self.completed.reserve(count, |slot| slot.table_hash());
     }
 
     /// Adds the slot of a key that has none.

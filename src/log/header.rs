@@ -87,7 +87,7 @@ impl PageWriter {
     }
 
     /// A page that is there already, to give it a new checksum.
-    #[cfg(feature = "testing")]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn from_page(bytes: [u8; PAGE_BYTES]) -> Self {
         Self { bytes }
     }
@@ -203,6 +203,11 @@ impl Header {
         page.put(at::CREATED, &self.created_ms.to_le_bytes());
         page.put(at::SECRET, &self.secret);
         page.finish()
+    }
+
+    /// The checksum of the page, which tells this header from every other.
+    pub(crate) fn checksum(&self) -> u32 {
+        page_checksum(&self.encode())
     }
 
     /// Reads a page back, with every field checked against the others.

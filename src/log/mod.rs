@@ -2,12 +2,13 @@
 //!
 //! A record is appended without a lock ([`append`]), is durable when the watermark passes it
 //! ([`commit`]), and never changes again. Room for it was promised before ([`space`], [`prepare`]).
-//! Two threads serve the log: the preparer makes segments ready, the flusher syncs for futures and
-//! when a segment is full.
+//! Three threads serve the log: the preparer makes segments ready, the flusher syncs for futures and
+//! when a segment is full, the indexer writes the side-cars of those that are sealed.
 //!
 //! The order of the files is the order of the data: `word` and `record` are bytes, `segment` is a
 //! mapped file of them, `append` and `commit` write it, `header`, `meta`, `scan`, `repair` and
-//! `recover` read it back.
+//! `recover` read it back. `index_file` says the same as a sealed segment in a hundredth of its
+//! bytes, and `side_cars` writes it.
 
 pub(crate) mod append;
 pub(crate) mod commit;
@@ -16,6 +17,7 @@ pub(crate) mod space;
 pub(crate) mod word;
 
 pub(crate) mod header;
+pub(crate) mod index_file;
 pub(crate) mod meta;
 pub(crate) mod position;
 pub(crate) mod prepare;
@@ -23,6 +25,7 @@ pub(crate) mod record;
 pub(crate) mod recover;
 pub(crate) mod repair;
 pub(crate) mod scan;
+pub(crate) mod side_cars;
 pub(crate) mod snapshot;
 pub(crate) mod table;
 mod workers;

@@ -82,7 +82,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const fn from_byte(byte: u8) -> Option<Self> {
+    pub(crate) const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             1 => Some(Self::Claim),
             2 => Some(Self::Checkpoint),
@@ -286,6 +286,11 @@ impl<'a> Record<'a> {
         let record = Self::parse_verified(bytes)?;
         record.check_as_written(bytes)?;
         Ok(record)
+    }
+
+    /// The latest store time in ms that it mentions as past.
+    pub(crate) fn latest_ms(&self) -> u64 {
+        self.created_ms.max(self.started_ms).max(self.ended_ms)
     }
 
     /// Refuses what would be lost if the record were written again: no writer makes it, so it is

@@ -1,22 +1,29 @@
 //! Opening a directory: from whatever a crash left to a log all of which is durable.
 //!
 //! In this order: list the directory, read META and all headers, link the segments into a chain,
-//! scan them, judge what was found ([`judge`]), and only then change anything ([`repair`]). Up to
+//! read their side-cars, scan those segments that have no good one, judge what was found ([`judge`]), and only then change anything ([`repair`]). Up to
 //! there a refused open has written nothing. A store that was closed properly is not written at
-//! all, but for zeros cut off behind its end: a process that closes has them mapped.
+//! all, but for zeros cut off behind its end, which a process that closes has mapped, and side-cars
+//! that are no good, which go.
+//!
+//! A segment with a good side-car was durable as a whole before the side-car had its name. Its
+//! records are not read, so damage to them is noticed by whoever reads them, by their checksum. A
+//! salvage believes no side-car and scans everything.
 //!
 //! The order of the changes makes every moment of them a state from which the next open comes to
 //! the same answers:
 //! 1. copies of what a salvage is about to change;
-//! 2. META, when it claims more than the log will hold, or a proper close, lacks a slot or was
+//! 2. side-cars that are not to be believed, or whose segment is about to change, go;
+//! 3. META, when it claims more than the log will hold, or a proper close, lacks a slot or was
 //!    rebuilt;
-//! 3. segments behind the end of the log go, newest first, each durably before the next;
-//! 4. in what stays, all that may not be durable is written again and synced: after a failed sync
+//! 4. segments behind the end of the log go, newest first, each durably before the next;
+//! 5. in what stays, all that may not be durable is written again and synced: after a failed sync
 //!    the page cache holds what the disk does not;
-//! 5. what was written is read and verified once more, since the cache may have dropped it before.
+//! 6. what was written is read and verified once more, since the cache may have dropped it before.
 //!
 //! The caller holds the directory's lock. An I/O error is an error, never the end of the log.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::Instant;
 
@@ -24,6 +31,7 @@ use tracing::field::Empty;
 
 use crate::corruption::{Corruption, Damage};
 use crate::fs::Storage;
+use crate::log::index_file::IndexFile;
 use crate::log::meta::MetaFile;
 use crate::log::record::Record;
 use crate::log::repair;
@@ -31,20 +39,22 @@ use crate::log::scan::{Scan, Spot, scan};
 use crate::log::segment::{FIRST_RECORD, Segment};
 use crate::log::word::{Decoded, State};
 use crate::mem::Memory;
+use crate::parallel;
 use crate::report::RecoveryReport;
-use crate::sync::os::thread;
-use crate::sync::{Arc, AtomicUsize, Ordering};
+use crate::sync::Arc;
 
 use self::files::{Files, SegmentFile};
 use self::finish::Finish;
 use self::listing::Listing;
 use self::origin::{Found, Origin};
+use self::side_car::SideCar;
 
 mod files;
 mod finish;
 mod judge;
 pub(crate) mod listing;
 mod origin;
+mod side_car;
 #[cfg(test)]
 mod tests;
 
@@ -55,6 +65,8 @@ pub(crate) struct Recovered {
     pub(crate) meta: MetaFile,
     /// In the order of their bases, numbered from 0. All their records are durable.
     pub(crate) segments: Vec<Arc<Segment>>,
+    /// For each of them its side-car, if that vouched for it: then its records were not read.
+    pub(crate) side_cars: Vec<Option<IndexFile>>,
     /// Position behind the last range of the log; 0 for an empty log. All below is durable.
     pub(crate) log_end: u64,
     /// Base of the newest segment and the end of its records, for the next header; zeros if there
@@ -119,10 +131,17 @@ impl RecoverError {
 struct Candidate {
     file: SegmentFile,
     memory: Memory,
+    /// What was found in it, or what its side-car says.
     scan: Scan,
+    side_car: SideCar,
 }
 
 impl Candidate {
+    /// Whether its records were not read, since a side-car says what they are.
+    fn is_vouched_for(&self) -> bool {
+        matches!(self.side_car, SideCar::Good(_))
+    }
+
     fn corruption(&self, spot: Spot) -> Corruption {
         self.file.corruption(spot.damage, spot.from, spot.to)
     }
@@ -160,7 +179,8 @@ pub(crate) fn recover(
     let origin = Origin::resolve(found, &files, now_ms)?;
     files.vet(origin.meta(), salvage)?;
     files.link(salvage)?;
-    let candidates = scan_all(storage, std::mem::take(&mut files.segments))?;
+    let segments = std::mem::take(&mut files.segments);
+    let candidates = read_all(storage, segments, &listing.side_cars, salvage)?;
     let verdict = judge::judge(&candidates, origin.watermark(&candidates), salvage)?;
 
     let finish = Finish {
@@ -195,14 +215,15 @@ pub(crate) fn check_listing(storage: &dyn Storage) -> Result<(), RecoverError> {
     Listing::read(storage).map(drop)
 }
 
-/// Visits the committed records of a recovered segment in order, each with its offset in words.
+/// Visits the committed records of a segment that was scanned or written by this process, in order,
+/// each with its offset and its length in words.
 ///
 /// # Errors
 ///
-/// [`RecoverError::Corrupt`] if the file changed since it was scanned.
+/// [`RecoverError::Corrupt`] if the file changed since then.
 pub(crate) fn walk(
     segment: &Segment,
-    visit: &mut dyn FnMut(u64, Record<'_>),
+    visit: &mut dyn FnMut(u64, u64, Record<'_>),
 ) -> Result<(), RecoverError> {
     let tail = segment.tail() - segment.base;
     let mut offset = FIRST_RECORD;
@@ -221,51 +242,50 @@ pub(crate) fn walk(
                 .record_bytes(offset)
                 .and_then(|bytes| Record::parse_verified(bytes).ok())
                 .ok_or_else(|| changed(Damage::Checksum, words))?;
-            visit(offset, record);
+            visit(offset, words, record);
         }
         offset += words;
     }
     Ok(())
 }
 
-/// Maps and scans all segments, on as many threads as there are processors.
-fn scan_all(
+/// Maps all segments and scans those that no side-car vouches for.
+fn read_all(
     storage: &dyn Storage,
     files: Vec<SegmentFile>,
+    side_cars: &BTreeSet<u64>,
+    salvage: bool,
 ) -> Result<Vec<Candidate>, RecoverError> {
-    let threads = thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(files.len());
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut scanned = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(file) = files.get(index) else {
-                return scanned;
-            };
-            scanned.push((index, scan_one(storage, file)));
+    let read = parallel::each(files.len(), |at| {
+        let file = files.get(at).ok_or(io::ErrorKind::NotFound)?;
+        let side_car = if side_cars.contains(&file.base) && !salvage {
+            side_car::read(storage, file)
+        } else {
+            SideCar::Missing
+        };
+        match side_car {
+            SideCar::Good(index) => {
+                let memory = storage.open(&file.name)?.map(false)?;
+                let scan = side_car::scan_of(index.summary());
+                Ok((memory, scan, SideCar::Good(index)))
+            }
+            side_car => {
+                let (memory, scan) = scan_one(storage, file)?;
+                Ok((memory, scan, side_car))
+            }
         }
-    };
-    let mut scanned = if threads <= 1 {
-        work()
-    } else {
-        thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            let join = |worker: thread::ScopedJoinHandle<'_, _>| match worker.join() {
-                Ok(scanned) => scanned,
-                Err(panic) => std::panic::resume_unwind(panic),
-            };
-            workers.into_iter().flat_map(join).collect()
-        })
-    };
-    scanned.sort_by_key(|(index, _)| *index);
+    });
     files
         .into_iter()
-        .zip(scanned)
-        .map(|(file, (_, outcome))| {
-            let (memory, scan) = outcome.map_err(RecoverError::io(&file.name))?;
-            Ok(Candidate { file, memory, scan })
+        .zip(read)
+        .map(|(file, outcome)| {
+            let (memory, scan, side_car) = outcome.map_err(RecoverError::io(&file.name))?;
+            Ok(Candidate {
+                file,
+                memory,
+                scan,
+                side_car,
+            })
         })
         .collect()
 }

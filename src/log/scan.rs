@@ -107,11 +107,7 @@ impl Scan {
     fn count(&mut self, record: &Record<'_>) {
         self.records += 1;
         self.watermark = self.watermark.max(record.watermark);
-        self.high_water_ms = self
-            .high_water_ms
-            .max(record.created_ms)
-            .max(record.started_ms)
-            .max(record.ended_ms);
+        self.high_water_ms = self.high_water_ms.max(record.latest_ms());
     }
 
     fn add_spot(&mut self, from: u64, to: u64, damage: Damage) {

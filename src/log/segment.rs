@@ -15,9 +15,10 @@ use std::io;
 use crossbeam_utils::CachePadded;
 
 use crate::fs::StorageFile;
+use crate::log::record::Record;
 use crate::log::word::{self, Decoded, State};
 use crate::mem::Memory;
-use crate::sync::{AtomicU64, Mutex, Ordering, mutation};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, mutation};
 
 /// Word offset of the first record: the header takes one page.
 pub(crate) const FIRST_RECORD: u64 = 512;
@@ -55,6 +56,8 @@ pub(crate) struct Segment {
     memory: Memory,
     /// Where records may stand: the whole file, or up to the cut of a recovered segment.
     words: u64,
+    /// Its side-car is written, or cannot be.
+    indexed: AtomicBool,
     tail: CachePadded<AtomicU64>,
 }
 
@@ -82,6 +85,7 @@ impl Segment {
             file: Mutex::new(file),
             memory,
             words,
+            indexed: AtomicBool::new(false),
             tail: CachePadded::new(AtomicU64::new(tail)),
         }
     }
@@ -127,6 +131,16 @@ impl Segment {
     /// Closes the file: all of it is durable and nothing will be appended.
     pub(crate) fn close_file(&self) {
         *self.file.lock() = None;
+    }
+
+    /// Whether nobody needs to write its side-car any more.
+    pub(crate) fn is_indexed(&self) -> bool {
+        self.indexed.load(Ordering::Acquire)
+    }
+
+    /// Notes that nobody does.
+    pub(crate) fn set_indexed(&self) {
+        self.indexed.store(true, Ordering::Release);
     }
 
     /// For the fault of giving up a map that is read.
@@ -234,6 +248,15 @@ impl Segment {
             }
             _ => None,
         }
+    }
+
+    /// The committed record at a word offset and its length in words, with its checksum and its place
+    /// verified: what the disk gives back now is what was written here.
+    #[inline]
+    pub(crate) fn verified_record(&self, offset: u64) -> Option<(Record<'_>, u64)> {
+        let bytes = self.record_bytes(offset)?;
+        let record = Record::parse(bytes, self.seed).ok()?;
+        (record.sequence == self.base + offset).then_some((record, bytes.len() as u64 / 8))
     }
 
     fn no_room(&self, offset: u64) -> Attempt {

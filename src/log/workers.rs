@@ -1,4 +1,4 @@
-//! The log as the engine sees it, and the two threads that serve it.
+//! The log as the engine sees it, and the three threads that serve it.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,9 @@ use crate::log::prepare::{self, Preparer, Room, Task, Zeroing};
 use crate::log::record::{COVERED_FROM, CRC_OFFSET, Contents, HEAD_BYTES, checksum};
 use crate::log::repair;
 use crate::log::segment::{FIRST_RECORD, HEADER_BYTES, Segment};
+use crate::log::side_cars::{self, Indexer, Left};
 use crate::log::table::Segments;
+use crate::secret::{self, HashSecret};
 use crate::sync::thread::JoinHandle;
 use crate::sync::{Mutex, mutation};
 use crate::timer::{self, join};
@@ -62,6 +64,9 @@ struct Shared {
     time: Arc<StoreTime>,
     plan: Mutex<Plan>,
     prepared_segments: usize,
+    indexer: Indexer,
+    /// Hashes keys for side-cars as the index does.
+    secret: HashSecret,
 }
 
 /// Where the next segment goes, and the file that must know first when a new epoch begins.
@@ -105,7 +110,10 @@ impl Log {
                 }
                 prepared => prepared?,
             };
+        let secret = HashSecret::derive(&plan.meta.meta().secret, secret::INDEX);
         let shared = Arc::new(Shared {
+            indexer: Indexer::default(),
+            secret,
             appender: Appender::new(first, parts.slop, watermark),
             commit: Commit::new(watermark),
             preparer: Preparer::default(),
@@ -122,6 +130,7 @@ impl Log {
         let threads = vec![
             spawn("oncekey-prepare", prepare_loop)?,
             spawn("oncekey-flush", flush_loop)?,
+            spawn("oncekey-index", index_loop)?,
         ];
         Ok(Self {
             shared,
@@ -319,6 +328,7 @@ impl Log {
                 file.sync_data()?;
             }
             active.close_file();
+            shared.index_at_close(&active, is_empty);
             #[cfg(oncekey_loom)]
             if mutation("unmapped_at_close") {
                 active.unmap();
@@ -335,6 +345,7 @@ impl Log {
     fn stop_threads(&self) {
         self.shared.preparer.stop();
         self.shared.commit.stop_flusher();
+        self.shared.indexer.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
         threads.into_iter().for_each(join);
     }
@@ -355,6 +366,63 @@ fn is_full(error: &io::Error) -> bool {
 }
 
 impl Shared {
+    /// Writes the side-cars of all segments that are sealed and durable and have none.
+    fn index_sealed(&self) -> Left {
+        let chain = self.appender.chain();
+        // What is in the chain may not be durable, and what follows it is not written yet.
+        let oldest = match chain.first() {
+            Some(oldest) => oldest.base,
+            None => self.appender.active().base,
+        };
+        match self.index_where(|segment| segment.base < oldest) {
+            Left::Nothing if chain.len() > 1 && !self.commit.is_poisoned() => Left::NotDurable,
+            left => left,
+        }
+    }
+
+    fn index_where(&self, is_sealed: impl Fn(&Segment) -> bool) -> Left {
+        let mut left = Left::Nothing;
+        let wanted = |segment: &Arc<Segment>| is_sealed(segment) && !segment.is_indexed();
+        for segment in self.segments.all().into_iter().filter(wanted) {
+            if self.indexer.is_stopped() {
+                break;
+            }
+            if !self.index_one(&segment) {
+                left = Left::Failed;
+            }
+        }
+        left
+    }
+
+    /// Whether the segment needs no more attention.
+    fn index_one(&self, segment: &Segment) -> bool {
+        let written = side_cars::write(self.storage.as_ref(), segment, &self.secret);
+        if let Err(error) = &written {
+            tracing::warn!(segment = segment.name, %error, "no side-car could be written");
+        }
+        // What changed behind the store's back stays as it is; the next open tells.
+        let is_over = !matches!(&written, Err(error) if error.kind() != io::ErrorKind::InvalidData);
+        if is_over {
+            segment.set_indexed();
+        }
+        is_over
+    }
+
+    /// The side-cars of what this open wrote, at its proper close: the threads are gone and all is
+    /// durable. What is missing of earlier opens is left to the next.
+    fn index_at_close(&self, active: &Segment, is_empty: bool) {
+        let epoch = position::epoch_of(active.base);
+        let is_own = |segment: &Segment| {
+            position::epoch_of(segment.base) == epoch
+                && (segment.base < active.base || segment.base == active.base && !is_empty)
+        };
+        for segment in self.segments.all().into_iter() {
+            if is_own(&segment) && !segment.is_indexed() {
+                self.index_one(&segment);
+            }
+        }
+    }
+
     fn prepare_one(&self) -> io::Result<()> {
         let watermark = self.commit.watermark();
         let now_ms = self.time.now_ms();
@@ -483,6 +551,8 @@ fn prepare_loop(shared: &Shared) {
                     tracing::warn!(%error, "no segment could be prepared");
                 }
                 shared.preparer.finished(outcome);
+                // Where a segment is wanted, one was filled up.
+                shared.indexer.poke();
                 if !shared.preparer.is_stopped() {
                     shared.persist_progress();
                 }
@@ -490,6 +560,13 @@ fn prepare_loop(shared: &Shared) {
             Task::Idle => shared.persist_progress(),
             Task::Stop => return,
         }
+    }
+}
+
+fn index_loop(shared: &Shared) {
+    let mut left = shared.index_sealed();
+    while shared.indexer.wait(left) {
+        left = shared.index_sealed();
     }
 }
 
@@ -555,6 +632,8 @@ impl Log {
             zeroing: Zeroing::Ahead,
         };
         let shared = Arc::new(Shared {
+            indexer: Indexer::default(),
+            secret: HashSecret::derive(&plan.meta.meta().secret, secret::INDEX),
             appender,
             commit: Commit::new(BASE),
             preparer: Preparer::default(),

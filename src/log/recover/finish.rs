@@ -5,18 +5,21 @@ use std::io;
 
 use crate::fs::Storage;
 use crate::log::header::PAGE_BYTES;
+use crate::log::index_file::IndexFile;
 use crate::log::meta::META;
 use crate::log::position;
+use crate::log::prepare::segment_name;
 use crate::log::recover::files::Files;
 use crate::log::recover::judge::{Kept, Verdict};
-use crate::log::recover::listing::Listing;
+use crate::log::recover::listing::{Listing, side_car_name};
 use crate::log::recover::origin::Origin;
+use crate::log::recover::side_car::SideCar;
 use crate::log::recover::{Candidate, RecoverError, Recovered};
 use crate::log::repair::{self, Mend};
 use crate::log::scan::scan;
 use crate::log::segment::{FIRST_RECORD, Segment};
 use crate::mem::Memory;
-use crate::report::{RecoveryReport, TornTail};
+use crate::report::{BadSideCar, RecoveryReport, TornTail};
 use crate::sync::Arc;
 
 /// All that is known when the changes begin.
@@ -42,6 +45,7 @@ impl Finish<'_> {
             clean: self.is_clean(&candidates),
             bytes_scanned: candidates
                 .iter()
+                .filter(|each| !each.is_vouched_for())
                 .map(|each| each.scan.written_end * 8)
                 .sum(),
             holes: self.verdict.holes,
@@ -59,6 +63,8 @@ impl Finish<'_> {
         report.kept_copies = self.keep_copies(&candidates)?;
 
         let (mut staying, leaving) = self.divide(candidates, report.clean);
+        self.report_side_cars(&staying, &mut report);
+        self.remove_side_cars(&staying)?;
         let log_end = staying.last().map_or(0, Staying::end);
         let meta = self
             .origin
@@ -90,10 +96,11 @@ impl Finish<'_> {
         let previous = staying
             .last()
             .map_or((0, 0), |last| (last.candidate.file.base, last.end()));
-        let segments = number(staying)?;
+        let (segments, side_cars) = number(staying)?;
         Ok(Recovered {
             meta,
             segments,
+            side_cars,
             log_end,
             previous,
             high_water_ms,
@@ -185,6 +192,37 @@ impl Finish<'_> {
         Ok(names)
     }
 
+    /// Which side-cars vouched for their segment, and which did not.
+    fn report_side_cars(&self, staying: &[Staying], report: &mut RecoveryReport) {
+        for Staying { candidate, .. } in staying {
+            match &candidate.side_car {
+                SideCar::Good(_) => report.side_cars += 1,
+                SideCar::Missing => report.side_cars_missing += 1,
+                SideCar::Bad(damage) => report.side_cars_bad.push(BadSideCar {
+                    file: side_car_name(&candidate.file.name),
+                    damage: *damage,
+                }),
+            }
+        }
+    }
+
+    /// Removes all side-cars but those that stay good.
+    fn remove_side_cars(&self, staying: &[Staying]) -> Result<(), RecoverError> {
+        let stays = |base: &u64| {
+            let of = |each: &&Staying| each.candidate.file.base == *base;
+            let good = |each: &Staying| each.candidate.is_vouched_for() && !each.kept.lossy;
+            staying.iter().find(of).is_some_and(good)
+        };
+        let names: Vec<_> = self
+            .listing
+            .side_cars
+            .iter()
+            .filter(|base| !stays(base))
+            .map(|base| side_car_name(&segment_name(*base)))
+            .collect();
+        remove_leftovers(self.storage, &names)
+    }
+
     /// What stays, and the names of what goes: all behind the end of the log, and segments at its
     /// end that hold no record.
     fn divide(&mut self, candidates: Vec<Candidate>, clean: bool) -> (Vec<Staying>, Vec<String>) {
@@ -261,6 +299,9 @@ impl Staying {
     /// Writes again what may not be durable, and reads it once more.
     fn mend(&mut self, storage: &dyn Storage, watermark: u64, last: bool) -> io::Result<()> {
         let Self { candidate, kept } = self;
+        if candidate.is_vouched_for() {
+            return Ok(());
+        }
         let file = &candidate.file;
         let page_end = page_end(kept.tail);
         let durable = watermark
@@ -307,13 +348,17 @@ impl Staying {
 }
 
 /// The end of the page in which the word before `tail` stands, in bytes.
-fn page_end(tail: u64) -> u64 {
+pub(super) fn page_end(tail: u64) -> u64 {
     (tail * 8).next_multiple_of(PAGE_BYTES as u64)
 }
 
-/// Turns what stays into segments, numbered from 0.
-fn number(staying: Vec<Staying>) -> Result<Vec<Arc<Segment>>, RecoverError> {
+/// Turns what stays into segments, numbered from 0, with the side-cars that vouch for them.
+#[expect(clippy::type_complexity, reason = "two lists that belong together")]
+fn number(
+    staying: Vec<Staying>,
+) -> Result<(Vec<Arc<Segment>>, Vec<Option<IndexFile>>), RecoverError> {
     let mut segments = Vec::with_capacity(staying.len());
+    let mut side_cars = Vec::with_capacity(staying.len());
     for (index, Staying { candidate, kept }) in staying.into_iter().enumerate() {
         let file = candidate.file;
         let number = u16::try_from(index).map_err(|_| RecoverError::Io {
@@ -321,7 +366,7 @@ fn number(staying: Vec<Staying>) -> Result<Vec<Arc<Segment>>, RecoverError> {
             source: io::Error::new(io::ErrorKind::QuotaExceeded, "more than 65536 segments"),
         })?;
         let seed = file.header.seed();
-        segments.push(Arc::new(Segment::new(
+        let segment = Segment::new(
             number,
             file.base,
             seed,
@@ -329,7 +374,15 @@ fn number(staying: Vec<Staying>) -> Result<Vec<Arc<Segment>>, RecoverError> {
             None,
             candidate.memory,
             kept.tail,
-        )));
+        );
+        side_cars.push(match candidate.side_car {
+            SideCar::Good(index) => {
+                segment.set_indexed();
+                Some(index)
+            }
+            SideCar::Missing | SideCar::Bad(_) => None,
+        });
+        segments.push(Arc::new(segment));
     }
-    Ok(segments)
+    Ok((segments, side_cars))
 }

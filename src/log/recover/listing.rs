@@ -3,6 +3,8 @@
 //! Everything in the directory is the store's own. A name that is none of ours stops the open:
 //! whoever put it there may believe that the directory is theirs.
 
+use std::collections::BTreeSet;
+
 use crate::fs::Storage;
 use crate::fs::lock::LOCK_NAME;
 use crate::log::meta::{META, META_PREPARING};
@@ -11,6 +13,8 @@ use crate::log::recover::RecoverError;
 
 /// Ending of a copy that a salvage keeps of what it is about to change.
 const COPY: &str = ".damaged";
+/// Ending of a side-car.
+const SIDE_CAR: &str = ".idx";
 /// Ending of a file that is being made.
 const PREPARING: &str = ".tmp";
 /// The one directory that file systems put into others.
@@ -23,6 +27,8 @@ pub(super) struct Listing {
     pub(super) meta: bool,
     /// Base of each segment, by its name, in order.
     pub(super) segments: Vec<u64>,
+    /// Base of each segment that has a side-car, by the side-car's name.
+    pub(super) side_cars: BTreeSet<u64>,
     /// Files that were being made when the process ended. Nothing refers to them.
     pub(super) leftovers: Vec<String>,
     /// Copies kept by earlier salvages.
@@ -47,7 +53,11 @@ impl Listing {
             let known = match Name::of(&name) {
                 _ if !entry.is_file => name == LOST_AND_FOUND,
                 None => false,
-                Some(Name::Lock | Name::Index) => true,
+                Some(Name::Lock) => true,
+                Some(Name::SideCar(base)) => {
+                    listing.side_cars.insert(base);
+                    true
+                }
                 Some(Name::Meta) => {
                     listing.meta = true;
                     true
@@ -79,7 +89,7 @@ enum Name {
     Lock,
     Meta,
     Segment(u64),
-    Index,
+    SideCar(u64),
     Leftover,
     Copy,
 }
@@ -90,7 +100,7 @@ impl Name {
             let ours = name == META_PREPARING
                 || matches!(
                     Self::of(made),
-                    Some(Self::Segment(_) | Self::Index | Self::Copy)
+                    Some(Self::Segment(_) | Self::SideCar(_) | Self::Copy)
                 );
             return ours.then_some(Self::Leftover);
         }
@@ -113,8 +123,8 @@ impl Name {
             });
             return (original == META || base_of(original).is_some()).then_some(Self::Copy);
         }
-        if let Some(segment) = name.strip_suffix(".idx") {
-            return base_of(segment).map(|_| Self::Index);
+        if let Some(segment) = name.strip_suffix(SIDE_CAR) {
+            return base_of(segment).map(Self::SideCar);
         }
         base_of(name.strip_suffix(".log")?).map(Self::Segment)
     }
@@ -134,6 +144,12 @@ pub(crate) fn copy_name(name: &str, number: u32) -> String {
     } else {
         format!("{stem}.{number}{COPY}")
     }
+}
+
+/// What the side-car of a segment of this name is called.
+pub(crate) fn side_car_name(segment: &str) -> String {
+    let stem = segment.strip_suffix(".log").unwrap_or(segment);
+    format!("{stem}{SIDE_CAR}")
 }
 
 /// What a file is called while it is made.
@@ -157,7 +173,7 @@ mod tests {
             ("META.damaged.tmp", Some(Name::Leftover)),
             ("segment-0000001000000000.log", Some(Name::Segment(1 << 36))),
             ("segment-0000001000000000.log.tmp", Some(Name::Leftover)),
-            ("segment-0000001000000000.idx", Some(Name::Index)),
+            ("segment-0000001000000000.idx", Some(Name::SideCar(1 << 36))),
             ("segment-0000001000000000.idx.tmp", Some(Name::Leftover)),
             ("segment-0000001000000000.damaged", Some(Name::Copy)),
             ("segment-0000001000000000.12.damaged", Some(Name::Copy)),

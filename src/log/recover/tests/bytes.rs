@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::log::word;
+use crate::sync::Ordering;
 
 /// Some records in two segments, of which the first ones are known to be durable; and the disk
 /// after a kill.

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 use super::*;
 use crate::fs::simulated::{Fault, FaultPlan, OperationKind};
 use crate::fs::{FileEntry, StorageFile};
+use crate::sync::Ordering;
 use parking_lot::Mutex;
 
 /// An error while reading is an error, and never the end of the log.

@@ -204,7 +204,7 @@ fn seen(recovered: &Recovered) -> Vec<Seen> {
     let mut records = Vec::new();
     for (number, segment) in recovered.segments.iter().enumerate() {
         assert_eq!(usize::from(segment.number), number);
-        walk(segment, &mut |offset, record| {
+        walk(segment, &mut |offset, _, record| {
             assert_eq!(record.sequence, segment.base + offset);
             assert!(record.sequence < recovered.log_end);
             let response = record.response.unwrap_or_default().to_vec();
