@@ -5,9 +5,12 @@
 use crate::fingerprint::Fingerprint;
 use crate::fs::simulated::SimulatedDisk;
 use crate::log::header::{Header, PAGE_BYTES, PageWriter};
+use crate::log::index_file::{self, Entry, IndexFile, Place, Summary};
 use crate::log::meta::{Meta, MetaFile};
 use crate::log::record::{COVERED_FROM, CRC_OFFSET, Contents, Kind, Record, checksum};
+use crate::log::segment::FIRST_RECORD;
 use crate::log::word::{self, Decoded, State};
+use crate::mem::Memory;
 
 /// The seed of every record that is fuzzed alone.
 const SEED: u64 = 0x0123_4567_89AB_CDEF;
@@ -127,6 +130,61 @@ pub fn record(bytes: &[u8]) -> bool {
 #[cfg(feature = "http")]
 pub fn http_key(value: &[u8], syntax: crate::http::KeySyntax, bytes_max: usize) -> Option<String> {
     crate::http::key_header::parse(value, syntax, bytes_max).ok()
+}
+
+/// A true side-car of no, one, two and many keys.
+pub fn side_cars() -> Vec<Vec<u8>> {
+    let kinds = [Kind::Complete, Kind::Claim, Kind::Release];
+    let entry = |number: usize| Entry {
+        reversed_hash: (number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15),
+        place: Place::new(FIRST_RECORD + 40 * number as u64, kinds[number % 3]),
+    };
+    let of = |count: usize| {
+        let summary = Summary {
+            store_id: 7,
+            base: 3 << 36,
+            segment_crc: 9,
+            end: 8_192,
+            records: 2 * count as u64,
+            records_end: 8_000,
+            watermark: (3 << 36) + 600,
+            high_water_ms: 1_000,
+        };
+        let entries = (0..count).map(entry).collect();
+        index_file::encode(summary, entries).bytes().to_vec()
+    };
+    [0, 1, 2, 60].map(of).into()
+}
+
+/// Gives bytes the checksums of a side-car.
+pub fn seal_side_car(bytes: Vec<u8>) -> Vec<u8> {
+    index_file::sealed(bytes)
+}
+
+/// Checks a side-car; one that passes says the same when it is written again. Whether it passed.
+pub fn side_car(bytes: &[u8]) -> bool {
+    let map = |bytes: &[u8]| {
+        let memory = Memory::heap(bytes.len().div_ceil(8));
+        memory.copy_in(0, bytes);
+        memory
+    };
+    let entries =
+        |file: &IndexFile| -> Vec<Entry> { (0..).map_while(|at| file.entry(at)).collect() };
+    let Ok(file) = IndexFile::of_map(map(bytes)) else {
+        return false;
+    };
+    let mut read = entries(&file);
+    assert!(read.len() * 12 <= bytes.len(), "more entries than bytes");
+    for (at, entry) in read.iter().enumerate() {
+        assert!(file.first_from(entry.reversed_hash) <= at, "in order");
+        assert!(entry.place.kind().is_some() && entry.place.offset() >= FIRST_RECORD);
+    }
+    let again = index_file::encode(file.summary().clone(), read.clone());
+    let again = IndexFile::of_map(map(again.bytes())).expect("a side-car that was just written");
+    assert_eq!(again.summary(), file.summary());
+    read.sort_unstable();
+    assert_eq!(entries(&again), read);
+    true
 }
 
 /// The first word: whatever decodes is what encoding its parts gives.

@@ -1,7 +1,7 @@
 //! Opening and closing.
 //!
-//! Order of an open: lock the directory, repair the log, check the clock, advance the epoch in META
-//! durably, rebuild the index, prepare a segment of the new epoch. Nothing is answered before all
+//! Order of an open: lock the directory, repair the log, check the clock, rebuild the index, advance
+//! the epoch in META durably, prepare a segment of the new epoch. Nothing is answered before all
 //! of that is durable. Every pending record found belongs to a process that is gone, so its key is
 //! interrupted at once.
 
@@ -69,6 +69,11 @@ pub(crate) fn start(
     check_clock(&settings, wall_ms, high_water_ms)?;
     let time = Arc::new(StoreTime::start(Arc::clone(&settings.clock), high_water_ms));
 
+    let secret = HashSecret::derive(&meta.meta().secret, INDEX);
+    let index = Index::new(settings.stripes);
+    rebuild::rebuild(&index, &secret, &segments, side_cars)
+        .map_err(|error| OpenError::from_recovery(path, error))?;
+
     // A snapshot is a copy whose original has gone on, whether its opener says so or not.
     let restored = settings.restored || meta.meta().snapshot;
     let epochs = if restored { RESTORED_EPOCHS } else { 1 };
@@ -92,10 +97,6 @@ pub(crate) fn start(
     .map_err(|source| OpenError::io(path, source))?;
     let identity = meta.meta().clone();
 
-    let secret = HashSecret::derive(&identity.secret, INDEX);
-    let index = Index::new(settings.stripes);
-    rebuild::rebuild(&index, &secret, &segments, side_cars)
-        .map_err(|error| OpenError::from_recovery(path, error))?;
     let pending = index
         .stripes()
         .map(|stripe| stripe.lock().live_entries().count())

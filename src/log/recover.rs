@@ -216,7 +216,8 @@ pub(crate) fn check_listing(storage: &dyn Storage) -> Result<(), RecoverError> {
 }
 
 /// Visits the committed records of a segment that was scanned or written by this process, in order,
-/// each with its offset and its length in words.
+/// each with its offset and its length in words. Their checksums are verified: what is made of them
+/// may be believed later instead of them.
 ///
 /// # Errors
 ///
@@ -238,9 +239,8 @@ pub(crate) fn walk(
             _ => return Err(changed(Damage::Length, 1)),
         };
         if state == State::Committed {
-            let record = segment
-                .record_bytes(offset)
-                .and_then(|bytes| Record::parse_verified(bytes).ok())
+            let (record, _) = segment
+                .verified_record(offset)
                 .ok_or_else(|| changed(Damage::Checksum, words))?;
             visit(offset, words, record);
         }

@@ -25,8 +25,9 @@ const SOON: Duration = Duration::from_millis(50);
 /// How soon it tries again what failed.
 const LATER: Duration = Duration::from_secs(30);
 
-/// The side-car of a segment, from its records. They must have been verified, or written by this
-/// process. A segment without a header of its own gets none that anybody would believe.
+/// The side-car of a segment, from its records, which are verified once more: what was damaged since
+/// they were written must not be vouched for. A segment without a header of its own gets a side-car
+/// that nobody would believe.
 ///
 /// # Errors
 ///

@@ -110,6 +110,12 @@ impl Keys {
             .collect()
     }
 
+    /// For each key, whether this holds for its newest record.
+    pub fn newest_are(&self, holds: impl Fn(&Record) -> bool) -> Vec<bool> {
+        let newest = |(_, records): &(Key, Vec<Record>)| records.first().is_some_and(&holds);
+        self.own.iter().map(newest).collect()
+    }
+
     /// The first key whose answer can't be explained: it is not that of its newest record, nor of an
     /// older one where all newer ones are named as lost.
     pub fn unexplained(

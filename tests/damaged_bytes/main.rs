@@ -17,6 +17,7 @@ mod judge;
 mod layout;
 mod medium;
 mod meters;
+mod side_cars;
 mod single;
 mod splices;
 mod stores;
@@ -96,6 +97,55 @@ fn damage_to_a_store_of_full_segments() {
 fn damage_to_a_salvaged_store() {
     let _alone = alone();
     nothing_is_torn(&every_file(&stores::salvaged()));
+}
+
+#[test]
+fn damage_to_side_cars() {
+    let _alone = alone();
+    for subject in [
+        stores::closed_with_side_cars(),
+        stores::rolled_over_with_side_cars(),
+    ] {
+        let mut table = Table::new(format!("{}, a side-car changed", subject.name));
+        side_cars::changed_and_cut(&subject, &mut table);
+        table.finish();
+    }
+}
+
+#[test]
+fn damage_to_segments_that_a_side_car_stands_for() {
+    let _alone = alone();
+    for subject in [
+        stores::closed_with_side_cars(),
+        stores::rolled_over_with_side_cars(),
+    ] {
+        let mut table = Table::new(format!("{}, a byte changed", subject.name));
+        side_cars::segments_changed(&subject, &mut table);
+        table.finish();
+    }
+}
+
+#[test]
+fn side_cars_of_other_segments_and_other_stores() {
+    let _alone = alone();
+    let mut table = Table::new("side-cars misplaced");
+    for subject in [
+        stores::closed_with_side_cars(),
+        stores::rolled_over_with_side_cars(),
+    ] {
+        let others = [
+            stores::closed_with_side_cars(),
+            stores::rolled_over_with_side_cars(),
+        ];
+        side_cars::misplaced(&subject, &others, &mut table);
+    }
+    table.finish();
+}
+
+#[test]
+fn side_cars_from_before_a_salvage() {
+    let _alone = alone();
+    side_cars::from_before_a_salvage();
 }
 
 #[test]

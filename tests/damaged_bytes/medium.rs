@@ -7,7 +7,7 @@ use oncekey::{OpenError, Recovery, Store};
 use tempfile::TempDir;
 
 use crate::layout::Files;
-use crate::stores::{disk_of, files_of, judging};
+use crate::stores::{all_files_of, disk_of, judging};
 use crate::support::directory;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Opened {
     /// Whether these and no other files are there, but for the lock, which an open writes to.
     pub fn holds(&self, files: &Files) -> bool {
         let mut found = match self {
-            Self::Simulated(disk) => files_of(disk),
+            Self::Simulated(disk) => all_files_of(disk),
             Self::Directory(directory) => read(directory),
         };
         let mut expected = files.clone();

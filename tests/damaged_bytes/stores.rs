@@ -74,7 +74,18 @@ pub fn disk_of(files: &Files) -> SimulatedDisk {
     disk
 }
 
+/// All files but side-cars: when those are written is chance, and without them an open reads every
+/// record.
 pub fn files_of(disk: &SimulatedDisk) -> Files {
+    let mut files = all_files_of(disk);
+    files.retain(|name, _| !name.contains(SIDE_CAR));
+    files
+}
+
+/// In the names of side-cars, finished or not.
+pub const SIDE_CAR: &str = ".idx";
+
+pub fn all_files_of(disk: &SimulatedDisk) -> Files {
     let contents = |name: String| {
         let bytes = disk.contents(&name)?;
         Some((name, bytes))
@@ -142,6 +153,18 @@ pub fn closed() -> Subject {
 }
 
 pub fn closed_on(making: Making) -> Subject {
+    write_closed(&making);
+    Subject::new("closed", making.closed())
+}
+
+/// The same with a side-car beside each segment: nothing but those need be read.
+pub fn closed_with_side_cars() -> Subject {
+    let making = Making::new();
+    write_closed(&making);
+    Subject::new("closed, with side-cars", all_files_of(&making.disk))
+}
+
+fn write_closed(making: &Making) {
     for (prefix, kinds) in [("a", true), ("b", false), ("c", false)] {
         let store = making.open();
         if kinds {
@@ -156,7 +179,6 @@ pub fn closed_on(making: Making) -> Subject {
         }
         store.close().expect("closes");
     }
-    Subject::new("closed", making.closed())
 }
 
 /// Killed while it was open, with records that no watermark vouches for.
@@ -218,6 +240,18 @@ pub fn restored() -> Subject {
 /// Segments that were filled up, so that one ends in padding.
 pub fn rolled_over() -> Subject {
     let making = Making::new();
+    write_rolled_over(&making);
+    Subject::new("rolled over", making.closed())
+}
+
+/// The same with side-cars.
+pub fn rolled_over_with_side_cars() -> Subject {
+    let making = Making::new();
+    write_rolled_over(&making);
+    Subject::new("rolled over, with side-cars", all_files_of(&making.disk))
+}
+
+fn write_rolled_over(making: &Making) {
     let store = making.open();
     for number in 0..9_u8 {
         let key = key(&format!("big-{number}"));
@@ -226,7 +260,6 @@ pub fn rolled_over() -> Subject {
             .expect("completes");
     }
     store.close().expect("closes");
-    Subject::new("rolled over", making.closed())
 }
 
 /// Damaged, salvaged and closed: there are copies of what was damaged, and padding in its place.

@@ -107,6 +107,12 @@ fn the_corpus_of_records_holds() {
 }
 
 #[test]
+fn the_corpus_of_side_cars_holds() {
+    keep("index_file", seeds::side_cars());
+    at_least(replay("index_file", records::side_car), 10, 10);
+}
+
+#[test]
 fn the_corpus_of_tickets_holds() {
     keep("ticket_decode", seeds::tickets());
     at_least(replay("ticket_decode", records::ticket), 5, 80);

@@ -32,6 +32,41 @@ pub fn records() -> Seeds {
     seeds
 }
 
+pub fn side_cars() -> Seeds {
+    let change = |at: u16, value: u32| {
+        let [low, high] = at.to_le_bytes();
+        let [a, b, c, d] = value.to_le_bytes();
+        vec![low, high, a, b, c, d]
+    };
+    let mut seeds = Seeds::new();
+    for which in 0..4 {
+        seeds.push((format!("seed-whole-{which}"), vec![0, which]));
+        seeds.push((format!("seed-cut-{which}"), vec![2 | 8 << 2, which]));
+    }
+    // Even places are those of fields, odd ones lie in the entries.
+    for (name, at, value) in [
+        ("store", 2 * 24, 9),
+        ("base", 2 * 40, 1),
+        ("end", 2 * 48, 9_000),
+        ("entries", 2 * 64, 61),
+        ("records", 2 * 72, 1),
+        ("records-end", 2 * 80, 600),
+        ("watermark", 2 * 88, 0),
+        ("high-water", 2 * 96, 5),
+        ("hash", 1, 0),
+        ("last-hash", 59 * 16 + 1, u32::MAX),
+        ("place", 480 * 2 + 1, 512 | 3 << 23),
+        ("no-place", 480 * 2 + 1, u32::MAX),
+    ] {
+        for (sealed, mode) in [("sealed", 1), ("torn", 0)] {
+            let bytes = [vec![mode, 3], change(at, value)].concat();
+            seeds.push((format!("seed-{sealed}-{name}"), bytes));
+        }
+    }
+    seeds.push(("seed-nothing".to_owned(), vec![0, 9]));
+    seeds
+}
+
 pub fn tickets() -> Seeds {
     let disk = disk_of(&CLOSED.files);
     let clock = oncekey::ManualClock::new(START_MS + 60_000);
