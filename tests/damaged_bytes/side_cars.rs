@@ -80,7 +80,9 @@ pub fn changed_and_cut(subject: &Subject, table: &mut Table) {
                 table,
             );
         }
-        for len in (0..original.len()).filter(|len| in_use(*len) || len % 97 == 0) {
+        let chosen =
+            |len: &usize| len % if in_use(*len) { 13 } else { 1_009 } == 0 || len % 512 == 8;
+        for len in (0..original.len()).filter(chosen) {
             let mut files = subject.files.clone();
             files.get_mut(&name).expect("a file").truncate(len);
             assert_eq!(not_believed(&files), [name.clone()], "{name} cut at {len}");
