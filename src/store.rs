@@ -534,7 +534,8 @@ impl Store {
     /// The directory is made if it does not exist, and must be empty. On the store's own file system
     /// all but the newest segment are hard links, which take no time and no space; the rest, and
     /// everything on another file system, is copied. Links share their bytes with the store, so a
-    /// disk that fails takes both: copy a snapshot to another machine for that.
+    /// disk that fails takes both: copy a snapshot to another machine for that. Side-car index files are
+    /// not part of it: its first open reads all records and makes them.
     ///
     /// A snapshot that is opened counts as [restored](crate::Options::restored), whether the option
     /// is set or not: its tokens begin far above those of the original, which may have gone on. Keys

@@ -25,10 +25,8 @@ impl Keys {
             bytes: Vec::with_capacity(count),
         };
         for index in 0..count as u64 {
-            let scope = format!("acct_{:014x}", scramble(index % ACCOUNTS) >> 8);
-            let operation = "POST /v1/payments";
-            let id = format!("pay_{:016x}", scramble(index + ACCOUNTS));
-            let key = Key::new(&scope, operation, &id).expect("a key");
+            let [scope, operation, id] = parts(index);
+            let key = Key::new(&scope, &operation, &id).expect("a key");
             keys.oncekey.push(key);
             let bytes = [scope.as_bytes(), operation.as_bytes(), id.as_bytes()].concat();
             assert_eq!(bytes.len(), KEY_BYTES);
@@ -41,6 +39,15 @@ impl Keys {
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
+}
+
+/// The parts of the key of this number.
+pub fn parts(index: u64) -> [String; 3] {
+    [
+        format!("acct_{:014x}", scramble(index % ACCOUNTS) >> 8),
+        "POST /v1/payments".to_owned(),
+        format!("pay_{:016x}", scramble(index + ACCOUNTS)),
+    ]
 }
 
 /// The response that every operation completes with.
