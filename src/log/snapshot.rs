@@ -2,8 +2,9 @@
 //!
 //! All below one position is in it and nothing above. Segments that end there or before are never
 //! written again, so the copy shares their bytes where the file system can; of the one in which the
-//! position lies, the part before it is copied. META comes last: without it the copy does not open,
-//! so one that was cut off passes for none.
+//! position lies, the part before it is copied. Side-cars stay behind: the first open of the copy
+//! reads its records and makes its own. META comes last: without it the copy does not open, so one
+//! that was cut off passes for none.
 
 use std::io;
 

@@ -245,7 +245,8 @@ impl Model {
             .collect()
     }
 
-    fn look_at(&self, store: &Store, key: u8) -> Result<State, String> {
+    /// The same of one key.
+    pub fn look_at(&self, store: &Store, key: u8) -> Result<State, String> {
         match store.get(&name(key)) {
             Ok(KeyState::Absent) => Ok(State::Absent),
             Ok(KeyState::Interrupted { attempt, token, .. }) => Ok(State::Pending {
