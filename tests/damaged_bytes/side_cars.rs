@@ -61,7 +61,7 @@ pub fn changed_and_cut(subject: &Subject, table: &mut Table) {
     for name in names(subject) {
         let original = &subject.files[&name];
         let in_use = |byte: usize| !(COVERED..PAGE).contains(&byte);
-        for byte in (0..original.len()).filter(|byte| in_use(*byte) || byte % 97 == 0) {
+        for byte in (0..original.len()).filter(|byte| in_use(*byte) || byte.is_multiple_of(97)) {
             let mut files = subject.files.clone();
             let file = files.get_mut(&name).expect("a file");
             file[byte] = changed(file[byte], byte % 9);
@@ -80,12 +80,17 @@ pub fn changed_and_cut(subject: &Subject, table: &mut Table) {
                 table,
             );
         }
-        let chosen =
-            |len: &usize| len % if in_use(*len) { 13 } else { 1_009 } == 0 || len % 512 == 8;
+        let chosen = |len: &usize| {
+            len.is_multiple_of(if in_use(*len) { 13 } else { 1_009 }) || len % 512 == 8
+        };
         for len in (0..original.len()).filter(chosen) {
             let mut files = subject.files.clone();
             files.get_mut(&name).expect("a file").truncate(len);
-            assert_eq!(not_believed(&files), [name.clone()], "{name} cut at {len}");
+            assert_eq!(
+                not_believed(&files),
+                std::slice::from_ref(&name),
+                "{name} cut at {len}"
+            );
             judge(
                 subject,
                 files,
@@ -100,7 +105,7 @@ pub fn changed_and_cut(subject: &Subject, table: &mut Table) {
             file.resize(original.len() + more, 7);
             assert_eq!(
                 not_believed(&files),
-                [name.clone()],
+                std::slice::from_ref(&name),
                 "{name} longer by {more}"
             );
             judge(
@@ -130,7 +135,7 @@ pub fn segments_changed(subject: &Subject, table: &mut Table) {
         let name = &segment.name;
         for place in &segment.places {
             let deep = place.bytes.start + 400..place.bytes.end.saturating_sub(64);
-            let chosen = |byte: &usize| !deep.contains(byte) || byte % 997 == 0;
+            let chosen = |byte: &usize| !deep.contains(byte) || byte.is_multiple_of(997);
             for byte in place.bytes.clone().filter(chosen) {
                 let mut files = subject.files.clone();
                 let file = files.get_mut(name).expect("a file");
@@ -177,7 +182,11 @@ pub fn misplaced(subject: &Subject, others: &[Subject], table: &mut Table) {
         {
             let mut files = subject.files.clone();
             files.insert(to.clone(), of.files[&from].clone());
-            assert_eq!(not_believed(&files), [to.clone()], "{from} as {to}");
+            assert_eq!(
+                not_believed(&files),
+                std::slice::from_ref(to),
+                "{from} as {to}"
+            );
             judge(
                 subject,
                 files,
