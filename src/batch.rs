@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::claim::Claim;
-use crate::engine::{Engine, Request, Unconfirmed};
+use crate::engine::{Opened, Request, Unconfirmed};
 use crate::error::ClaimError;
 use crate::key::Key;
 
@@ -13,7 +13,7 @@ use crate::key::Key;
 /// What can be claimed is; each key has a result of its own. Until the wait is over nobody has seen
 /// a guard, so dropping the future releases what it had claimed.
 pub(crate) async fn claim_many(
-    engine: &Arc<Engine>,
+    engine: &Arc<Opened>,
     requests: Vec<Request<'_>>,
 ) -> Vec<Result<Claim, ClaimError>> {
     let mut claimed: HashSet<Key> = HashSet::new();
@@ -45,7 +45,7 @@ pub(crate) async fn claim_many(
 }
 
 async fn confirm(
-    engine: &Arc<Engine>,
+    engine: &Arc<Opened>,
     request: Request<'_>,
     result: Result<(Unconfirmed<'_>, u64), ClaimError>,
     is_repeated: bool,

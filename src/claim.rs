@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::block::block_with_timeout;
 use crate::clock::time;
-use crate::engine::{Engine, Outcome, Progress, Request, Stored, Wait};
+use crate::engine::{Engine, Opened, Outcome, Progress, Request, Stored, Wait};
 use crate::error::{AccessDenied, ClaimError};
 use crate::log::commit::Lead;
 use crate::operation::Operation;
@@ -67,7 +67,7 @@ pub struct TooLate {
 /// Somebody else's operation under way.
 #[derive(Debug)]
 pub struct InProgress {
-    engine: Arc<Engine>,
+    engine: Arc<Opened>,
     request: Request<'static>,
     progress: Progress,
     same_batch: bool,
@@ -82,7 +82,7 @@ impl Claim {
     /// An answer on its way out. It is counted here, so that what nobody sees (a waiter that looks
     /// again, a future that is dropped) counts for nothing.
     #[inline]
-    pub(crate) fn new(engine: &Arc<Engine>, request: Request<'_>, outcome: Outcome) -> Self {
+    pub(crate) fn new(engine: &Arc<Opened>, request: Request<'_>, outcome: Outcome) -> Self {
         engine.counters.count(&outcome);
         match outcome {
             Outcome::Started(grant) => Self::Started(Operation::new(Arc::clone(engine), grant)),
@@ -301,7 +301,7 @@ impl Saved {
 
 /// Runs an engine's claim and wraps what it gives.
 pub(crate) fn claim_blocking(
-    engine: &Arc<Engine>,
+    engine: &Arc<Opened>,
     request: Request<'_>,
 ) -> Result<Claim, ClaimError> {
     let outcome = engine.claim_blocking(&request)?;
@@ -310,7 +310,7 @@ pub(crate) fn claim_blocking(
 
 /// [`claim_blocking`] without blocking.
 pub(crate) async fn claim_future(
-    engine: Arc<Engine>,
+    engine: Arc<Opened>,
     request: Request<'static>,
 ) -> Result<Claim, ClaimError> {
     let outcome = engine.claim(&request).await?;

@@ -7,7 +7,7 @@ use crate::fs::simulated::SimulatedDisk;
 use crate::log::header::{Header, PAGE_BYTES, PageWriter};
 use crate::log::index_file::{self, Entry, IndexFile, Place, Summary};
 use crate::log::meta::{Meta, MetaFile};
-use crate::log::record::{COVERED_FROM, CRC_OFFSET, Contents, Kind, Record, checksum};
+use crate::log::record::{COVERED_FROM, CRC_OFFSET, Contents, Kind, Record, checksum, make_copy};
 use crate::log::segment::FIRST_RECORD;
 use crate::log::word::{self, Decoded, State};
 use crate::mem::Memory;
@@ -28,6 +28,7 @@ pub fn identify(disk: &SimulatedDisk, created_ms: u64) {
         snapshot: false,
         restored_at_ms: 0,
         created_ms,
+        members: crate::log::members::Members::default(),
     };
     drop(MetaFile::create(disk, meta).expect("META on a disk that works"));
 }
@@ -97,10 +98,6 @@ pub fn record(bytes: &[u8]) -> bool {
     let Ok(record) = Record::parse(bytes, SEED) else {
         return false;
     };
-    // The reader takes a removal with a deadline, the writer makes none yet.
-    if record.kind == Kind::Forget && record.deadline_ms != 0 {
-        return true;
-    }
     let contents = Contents {
         kind: record.kind,
         fingerprint: record.fingerprint,
@@ -117,7 +114,10 @@ pub fn record(bytes: &[u8]) -> bool {
         checkpoint: record.checkpoint,
         response: record.response,
     };
-    let again = written(&contents, record.sequence, record.watermark, SEED);
+    let mut again = written(&contents, record.sequence, record.watermark, SEED);
+    if record.is_copy {
+        make_copy(&mut again, SEED);
+    }
     assert_eq!(
         again.get(CRC_OFFSET..),
         bytes.get(CRC_OFFSET..),

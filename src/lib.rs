@@ -242,6 +242,7 @@ mod key;
 mod limit_reached;
 pub mod limits;
 mod listing;
+mod maintenance;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod open_error;
@@ -291,6 +292,7 @@ mod public {
     pub use crate::key::{Key, KeyError, KeyPart};
     pub use crate::limit_reached::{Limit, LimitReached};
     pub use crate::listing::{KeyState, PendingKey};
+    pub use crate::maintenance::{MaintenanceError, MaintenanceReport, MaintenanceStats};
     #[cfg(feature = "metrics")]
     pub use crate::metrics::describe_metrics;
     pub use crate::open_error::OpenError;

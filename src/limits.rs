@@ -21,6 +21,7 @@
 //! | waiters in all | 0 | 65,536 | 16,777,216 | [`max_waiters`] |
 //! | retention | 1 s | 24 h | 3,653 days | [`retention`] |
 //! | lease | 1 ms | none | 3,653 days | [`lease`] |
+//! | bytes a second of maintenance | 64 KiB | 64 MiB | 16 GiB | [`maintenance_rate`] |
 //! | clock jump at open | 0 | 30 days | | [`max_clock_jump`] |
 //!
 //! [`max_key_part`]: crate::Options::max_key_part
@@ -34,9 +35,17 @@
 //! [`max_waiters`]: crate::Options::max_waiters
 //! [`retention`]: crate::Options::retention
 //! [`lease`]: crate::Options::lease
+//! [`maintenance_rate`]: crate::Options::maintenance_rate
 //! [`max_clock_jump`]: crate::Options::max_clock_jump
 
 use std::time::Duration;
+
+/// Bytes a second that the maintaining thread may write.
+pub const MAINTENANCE_RATE_DEFAULT: u64 = 64 << 20;
+/// The least that it can be held to.
+pub const MAINTENANCE_RATE_MIN: u64 = 64 << 10;
+/// The most.
+pub const MAINTENANCE_RATE_MAX: u64 = 16 << 30;
 
 /// Bytes of each part of a key (scope, operation, id) that a store takes by default: 255.
 pub const KEY_PART_BYTES_DEFAULT: usize = 255;

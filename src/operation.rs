@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::block::block_on;
 use crate::claim::Saved;
 use crate::clock::time;
-use crate::engine::{Engine, Finish, Grant, Level, Refusal, Stored};
+use crate::engine::{Engine, Finish, Grant, Level, Opened, Refusal, Stored};
 use crate::error::{FinishError, WriteError};
 #[cfg(feature = "http")]
 use crate::fingerprint::Fingerprint;
@@ -47,7 +47,7 @@ use crate::token::Token;
 /// ```
 #[must_use = "dropping the guard leaves the key interrupted"]
 pub struct Operation {
-    engine: Arc<Engine>,
+    engine: Arc<Opened>,
     /// `None` once the guard has ended.
     grant: Option<Grant>,
 }
@@ -66,7 +66,7 @@ pub struct Previous {
 
 impl Operation {
     #[inline]
-    pub(crate) fn new(engine: Arc<Engine>, grant: Grant) -> Self {
+    pub(crate) fn new(engine: Arc<Opened>, grant: Grant) -> Self {
         Self {
             engine,
             grant: Some(grant),
@@ -343,7 +343,7 @@ impl Operation {
 /// The downstream keys of an operation, without its guard.
 #[cfg(feature = "http")]
 pub(crate) struct Downstream {
-    engine: Arc<Engine>,
+    engine: Arc<Opened>,
     key: Key,
     fingerprint: Fingerprint,
 }

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::limits::{
-    CLOCK_JUMP_DEFAULT, KEY_PART_BYTES_DEFAULT, PENDING_DEFAULT, PREPARED_SEGMENTS_DEFAULT,
-    RETENTION_DEFAULT, SEGMENT_BYTES_DEFAULT, STRIPES_DEFAULT, WAITERS_DEFAULT,
-    WAITERS_PER_KEY_DEFAULT,
+    CLOCK_JUMP_DEFAULT, KEY_PART_BYTES_DEFAULT, MAINTENANCE_RATE_DEFAULT, PENDING_DEFAULT,
+    PREPARED_SEGMENTS_DEFAULT, RETENTION_DEFAULT, SEGMENT_BYTES_DEFAULT, STRIPES_DEFAULT,
+    WAITERS_DEFAULT, WAITERS_PER_KEY_DEFAULT,
 };
 
 pub(crate) use self::claim::ResolvedClaim;
@@ -132,6 +132,8 @@ pub struct Options {
     allow_network_file_system: bool,
     lock_wait: Duration,
     restored: bool,
+    maintenance: bool,
+    maintenance_bytes_per_second: u64,
     clock: Option<Arc<dyn Clock>>,
 }
 
@@ -160,6 +162,8 @@ impl Default for Options {
             allow_network_file_system: false,
             lock_wait: Duration::ZERO,
             restored: false,
+            maintenance: true,
+            maintenance_bytes_per_second: MAINTENANCE_RATE_DEFAULT,
             clock: None,
         }
     }
@@ -310,6 +314,27 @@ impl Options {
     /// [refused](crate::WriteError::LimitReached) as well, with the guard still held.
     pub fn max_disk_bytes(mut self, bytes: u64) -> Self {
         self.disk_bytes_max = Some(bytes);
+        self
+    }
+
+    /// Whether a thread of the store gives disk space and memory back while claims go on. Default:
+    /// yes.
+    ///
+    /// It removes segments in which nothing is live, and copies what is live out of sparse ones. It
+    /// takes no part in claims and keeps no store open; a failure shows in
+    /// [`Stats::maintenance`](crate::Stats::maintenance) and stops nothing. Without it the log only
+    /// grows, unless [`Store::maintain`](crate::Store::maintain) is called.
+    pub fn maintenance(mut self, enabled: bool) -> Self {
+        self.maintenance = enabled;
+        self
+    }
+
+    /// Bytes a second that the maintaining thread may write: 64 KiB to 16 GiB. Default: 64 MiB.
+    ///
+    /// What it reads counts a quarter. Where results come faster than they can be copied, more disk
+    /// is used for a while. [`Store::maintain`](crate::Store::maintain) is not held back.
+    pub fn maintenance_rate(mut self, bytes_per_second: u64) -> Self {
+        self.maintenance_bytes_per_second = bytes_per_second;
         self
     }
 }

@@ -147,6 +147,8 @@ pub(crate) fn take_into(
             found: entry.name,
         });
     }
+    // What is copied must count until it is, and together.
+    let _members = engine.log().hold_members();
     let flushed = block_on(engine.flush(Lead::Allowed));
     let end = flushed.map_err(SnapshotError::Unavailable)?;
     match engine.log().copy_to(target, end) {

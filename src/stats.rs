@@ -6,6 +6,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::engine::Outcome;
 use crate::limit_reached::Limit;
+use crate::maintenance::MaintenanceStats;
 
 /// How many counters share the load, so that threads don't write the same cache line.
 const SHARDS: usize = 8;
@@ -178,6 +179,15 @@ pub struct Stats {
     pub largest_sync_records: u64,
     /// Bytes of all segment files.
     pub segment_bytes: u64,
+    /// Of the segments, those that hold copies of results out of segments that were given up.
+    pub segments_compacted: u64,
+    /// About how many bytes of records answer somebody: results whose time is not over. What was
+    /// written before this open counts as live until maintenance has looked at it.
+    pub live_bytes: u64,
+    /// Bytes of the other records: superseded, expired, or of keys without an outcome.
+    pub dead_bytes: u64,
+    /// What maintenance has done, and why it failed last.
+    pub maintenance: MaintenanceStats,
     /// Calls refused because the disk was full.
     pub out_of_space: u64,
     /// Calls refused because of a limit of the store.

@@ -12,7 +12,7 @@ use crate::block::block_on;
 use crate::claim::Saved;
 use crate::claim::{Claim, claim_blocking, claim_future};
 use crate::clock::time;
-use crate::engine::{self, Engine, Forgotten, Level, Request, TicketParts};
+use crate::engine::{self, Forgotten, Level, Opened, Request, TicketParts};
 use crate::error::{AdminError, ClaimError, Unavailable};
 use crate::fingerprint::Fingerprint;
 use crate::fs::Storage;
@@ -24,6 +24,7 @@ use crate::key::Key;
 use crate::listing::{KeyState, PendingKey};
 use crate::log::commit::Lead;
 use crate::log::recover;
+use crate::maintenance::{MaintenanceError, MaintenanceReport};
 use crate::open_error::OpenError;
 use crate::operation::Operation;
 use crate::options::{ClaimOptions, Options, ResolvedClaim};
@@ -72,7 +73,7 @@ use crate::token::Token;
 /// ```
 #[derive(Clone)]
 pub struct Store {
-    engine: Arc<Engine>,
+    engine: Arc<Opened>,
 }
 
 /// Whether [`Store::forget`] may remove a key that waits for an outcome.
@@ -482,7 +483,44 @@ impl Store {
         stats.synced_records = syncs.records;
         stats.largest_sync_records = syncs.largest;
         stats.poisoned = log.is_poisoned();
+        stats.maintenance = engine.maintenance_stats();
+        for segment in log.segments().all() {
+            stats.segments_compacted += u64::from(segment.is_compacted());
+            let used = segment.used_words();
+            let live = match segment.worth().is_counted() {
+                true => segment.worth().live_words(now_ms).min(used),
+                false => used,
+            };
+            stats.live_bytes += live * 8;
+            stats.dead_bytes += (used - live) * 8;
+        }
         stats
+    }
+
+    /// Gives disk space and memory back now, as far as that is worth it, and as fast as it goes.
+    ///
+    /// A thread of the store does the same at its leisure, unless
+    /// [`Options::maintenance`] says otherwise; where both come at once one waits for the other. It
+    /// blocks this thread, not the store: claims go on. What is removed are whole segments: the
+    /// oldest ones of the log in which nothing, or little, is live (what is, is copied before), but
+    /// never the one being written.
+    ///
+    /// # Errors
+    ///
+    /// [`MaintenanceError`] tells why not all was done that is worth it. Nothing is lost, and the
+    /// next call tries again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = oncekey::Options::new().maintenance(false).open(dir.path())?;
+    /// let report = store.maintain()?;
+    /// assert_eq!(report.segments_removed, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn maintain(&self) -> Result<MaintenanceReport, MaintenanceError> {
+        self.engine.maintain()
     }
 
     /// Hands what [`stats`](Self::stats) shows to the recorder of the `metrics` crate that this

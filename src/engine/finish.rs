@@ -175,6 +175,9 @@ impl Engine {
             None => self.log.give_back(promised - words),
         }
         let completed = matches!(finish, Finish::Complete { .. });
+        if completed {
+            segment.worth().add(contents.deadline_ms, words);
+        }
         change.retire(|stripe| {
             if completed {
                 let slot = Slot::new(grant.hash, appended.segment, appended.offset);
@@ -434,6 +437,7 @@ impl Engine {
             attempt: found.stored.attempt,
             created_ms: found.stored.created_ms,
             started_ms: found.started_ms,
+            deadline_ms: found.stored.expires_ms,
         };
         let mut stripe = self.index.lock(hash);
         check_open(&stripe).map_err(ClaimError::from)?;
@@ -474,7 +478,7 @@ impl Engine {
             created_ms: removed.created_ms,
             started_ms: removed.started_ms,
             ended_ms: now_ms,
-            deadline_ms: 0,
+            deadline_ms: removed.deadline_ms,
             key: key.as_bytes(),
             key_lengths: key.lengths(),
             principal: None,
@@ -482,11 +486,25 @@ impl Engine {
             response: None,
         };
         promise.spend(contents.words());
-        let appended = self.log.append(&contents);
-        let appended = appended.unwrap_or_else(|_| unreachable!("a promised removal has room"));
+        let (appended, segment) = self
+            .log
+            .append_held(&contents)
+            .unwrap_or_else(|_| unreachable!("a promised removal has room"));
+        segment.worth().keep_removals_until(removed.deadline_ms);
+        if let Some(slot) = slot {
+            self.discount(slot, removed.deadline_ms);
+        }
         // Whoever takes a slot out of the index gives its place back.
         change.retire(|stripe| slot.is_none_or(|slot| stripe.remove_completed(slot)));
         appended.end
+    }
+
+    /// A result will not answer until its time.
+    fn discount(&self, slot: Slot, deadline_ms: u64) {
+        if let Some(segment) = &*self.log.segments().load(slot.segment()) {
+            let bytes = segment.record_bytes(slot.offset()).map_or(0, <[u8]>::len);
+            segment.worth().remove(deadline_ms, bytes as u64 / 8);
+        }
     }
 }
 
@@ -524,6 +542,8 @@ struct Removed {
     attempt: u32,
     created_ms: u64,
     started_ms: u64,
+    /// Until when the result would have answered; 0 where there was none.
+    deadline_ms: u64,
 }
 
 impl Removed {
@@ -534,6 +554,7 @@ impl Removed {
             attempt: live.attempt,
             created_ms: live.created_ms,
             started_ms: live.started_ms,
+            deadline_ms: 0,
         }
     }
 }

@@ -167,7 +167,12 @@ impl Stored {
             created_ms: record.created_ms,
             completed_ms: record.ended_ms,
             expires_ms: record.deadline_ms,
-            end: segment.base + slot.offset() + words,
+            // A copy counts only once it is durable: nobody waits for it.
+            end: if record.is_copy {
+                0
+            } else {
+                segment.base + slot.offset() + words
+            },
         }
     }
 

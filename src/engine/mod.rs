@@ -14,6 +14,7 @@ mod claim;
 mod finish;
 mod identity;
 mod lookup;
+mod maintenance;
 mod open;
 mod places;
 mod progress;
@@ -23,6 +24,7 @@ mod wait;
 #[cfg(all(test, oncekey_loom))]
 mod loom_tests;
 
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -72,6 +74,26 @@ pub(crate) struct Engine {
     path: PathBuf,
     lock: Mutex<open::Held>,
     closed: Condvar,
+    maintenance: maintenance::Maintenance,
+}
+
+/// Keeps a store open. Dropped, it closes the store, whichever of its threads is still at work.
+#[derive(Debug)]
+pub(crate) struct Opened(Arc<Engine>);
+
+impl Opened {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        Self(engine)
+    }
+}
+
+impl Deref for Opened {
+    type Target = Engine;
+
+    #[inline]
+    fn deref(&self) -> &Engine {
+        &self.0
+    }
 }
 
 /// How a call treats durability and waiting.

@@ -12,8 +12,9 @@ use std::time::Instant;
 use tracing::field::Empty;
 
 use crate::clock::StoreTime;
+use crate::engine::maintenance::Maintenance;
 use crate::engine::places::Places;
-use crate::engine::{Engine, rebuild};
+use crate::engine::{Engine, Opened, rebuild};
 use crate::error::{ClaimError, Unavailable};
 use crate::fs::Storage;
 use crate::fs::lock::DirectoryLock;
@@ -41,7 +42,7 @@ pub(crate) fn start(
     settings: Settings,
     path: &Path,
     lock: Option<DirectoryLock>,
-) -> Result<Engine, OpenError> {
+) -> Result<Opened, OpenError> {
     let span = tracing::info_span!(
         "open",
         path = %path.display(),
@@ -61,6 +62,7 @@ pub(crate) fn start(
         mut meta,
         segments,
         side_cars,
+        members,
         log_end,
         previous,
         high_water_ms,
@@ -76,7 +78,8 @@ pub(crate) fn start(
 
     // A snapshot is a copy whose original has gone on, whether its opener says so or not.
     let restored = settings.restored || meta.meta().snapshot;
-    let epochs = if restored { RESTORED_EPOCHS } else { 1 };
+    // One for compacted files and, behind it, one for the log.
+    let epochs = if restored { RESTORED_EPOCHS } else { 2 };
     let newest = position::epoch_of(log_end).max(meta.meta().epoch);
     let epoch = newest
         .checked_add(epochs)
@@ -87,6 +90,7 @@ pub(crate) fn start(
         meta.epoch = epoch;
         meta.clean = false;
         meta.snapshot = false;
+        meta.members = members;
         // All of it was made durable just now, so what is missing from it later is damage.
         meta.watermark = log_end;
         meta.high_water_ms = meta.high_water_ms.max(high_water_ms).max(now_ms);
@@ -152,9 +156,14 @@ pub(crate) fn start(
             lock,
         }),
         closed: Condvar::new(),
+        maintenance: Maintenance::default(),
     };
     engine.count_places();
-    Ok(engine)
+    let opened = Opened::new(Arc::new(engine));
+    if opened.settings.maintenance {
+        Maintenance::start(&opened.0).map_err(|source| OpenError::io(path, source))?;
+    }
+    Ok(opened)
 }
 
 /// The directory's lock, and how far the store is closed.
@@ -229,6 +238,7 @@ impl Engine {
             return Ok(());
         }
         let closing = Closing(self);
+        self.maintenance.stop();
         for stripe in self.index.stripes() {
             stripe.lock().closed = !mutation("claims_go_on_after_a_close");
         }
@@ -293,11 +303,11 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for Opened {
     fn drop(&mut self) {
         if self.is_forked() {
             // The threads and the state of the locks belong to the parent: leave them alone.
-            std::mem::forget(Arc::clone(&self.log));
+            std::mem::forget(Arc::clone(&self.0));
             return;
         }
         if mutation("dropped_store_left_open") {

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::engine::lookup::check_open;
-use crate::engine::{Engine, Request};
+use crate::engine::{Engine, Opened, Request};
 use crate::error::ClaimError;
 use crate::fingerprint::{Comparison, Fingerprint};
 use crate::index::Phase;
@@ -81,7 +81,7 @@ impl Drop for Place<'_> {
 /// on: who was let in is not turned away later.
 #[derive(Debug)]
 pub(crate) struct Wait {
-    engine: Arc<Engine>,
+    engine: Arc<Opened>,
     hash: u64,
     key: Key,
     fingerprint: Fingerprint,
@@ -94,7 +94,7 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    pub(crate) fn new(engine: Arc<Engine>, request: &Request<'_>) -> Self {
+    pub(crate) fn new(engine: Arc<Opened>, request: &Request<'_>) -> Self {
         let key = Key::clone(&request.key);
         let hash = engine.hash(&key);
         let id = engine.waiter_id();

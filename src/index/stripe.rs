@@ -94,6 +94,44 @@ impl Stripe {
         self.completed.reserve(count, |slot| slot.table_hash());
     }
 
+    /// Whether exactly this slot is there.
+    pub(crate) fn has_completed(&self, slot: Slot) -> bool {
+        let same = |found: &Slot| *found == slot;
+        self.completed.find(slot.table_hash(), same).is_some()
+    }
+
+    /// Lets a result be found in another place, if it still is in the old one.
+    pub(crate) fn move_completed(&mut self, old: Slot, new: Slot) -> bool {
+        let same = |found: &Slot| *found == old;
+        match self.completed.find_mut(old.table_hash(), same) {
+            Some(slot) => {
+                *slot = new;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether a transition of a key with this hash is under way.
+    pub(crate) fn is_changing_at(&self, hash: u64) -> bool {
+        let changing = |live: &Box<Live>| live.hash == hash && live.phase == Phase::Changing;
+        self.live.find(mix(hash), changing).is_some()
+    }
+
+    /// Gives memory back that the tables have not needed since a peak.
+    pub(crate) fn shrink(&mut self) {
+        let is_large = |capacity: usize, len: usize| capacity > 64 && len < capacity / 4;
+        if is_large(self.completed.capacity(), self.completed.len()) {
+            let len = self.completed.len();
+            self.completed
+                .shrink_to(len + len / 2, |slot| slot.table_hash());
+        }
+        if is_large(self.live.capacity(), self.live.len()) {
+            let len = self.live.len();
+            self.live.shrink_to(len + len / 2, |live| mix(live.hash));
+        }
+    }
+
     /// Adds the slot of a key that has none.
     pub(crate) fn insert_completed(&mut self, slot: Slot) {
         self.completed

@@ -36,7 +36,8 @@ mod at {
     pub(super) const WATERMARK: usize = 64;
     pub(super) const CREATED: usize = 72;
     pub(super) const SECRET: usize = 80;
-    pub(super) const END: usize = 112;
+    pub(super) const COPIES_END: usize = 112;
+    pub(super) const END: usize = 120;
 }
 
 /// Bytes of a page that hold fields. Disks write them as one piece.
@@ -48,7 +49,7 @@ const _: () = {
     assert!(at::BASE == at::STORE_ID + 16 && at::PREVIOUS_BASE == at::BASE + 8);
     assert!(at::PREVIOUS_END == at::PREVIOUS_BASE + 8 && at::WATERMARK == at::PREVIOUS_END + 8);
     assert!(at::CREATED == at::WATERMARK + 8 && at::SECRET == at::CREATED + 8);
-    assert!(at::END == at::SECRET + 32 && at::END == 112);
+    assert!(at::COPIES_END == at::SECRET + 32 && at::END == at::COPIES_END + 8 && at::END == 120);
     assert!(at::END <= FIELD_BYTES && FIELD_BYTES <= PAGE_BYTES);
 };
 
@@ -173,6 +174,8 @@ pub(crate) struct Header {
     pub(crate) created_ms: u64,
     /// The store's secret, as in META.
     pub(crate) secret: [u8; 32],
+    /// Word offset behind the last record of a compacted file; 0 in a segment of the log.
+    pub(crate) copies_end: u64,
 }
 
 impl fmt::Debug for Header {
@@ -186,6 +189,7 @@ impl fmt::Debug for Header {
             .field("previous_end", &format_args!("{:#x}", self.previous_end))
             .field("watermark", &format_args!("{:#x}", self.watermark))
             .field("created_ms", &self.created_ms)
+            .field("copies_end", &self.copies_end)
             .finish_non_exhaustive()
     }
 }
@@ -202,6 +206,7 @@ impl Header {
         page.put(at::WATERMARK, &self.watermark.to_le_bytes());
         page.put(at::CREATED, &self.created_ms.to_le_bytes());
         page.put(at::SECRET, &self.secret);
+        page.put(at::COPIES_END, &self.copies_end.to_le_bytes());
         page.finish()
     }
 
@@ -222,6 +227,7 @@ impl Header {
             watermark: page.u64(at::WATERMARK),
             created_ms: page.u64(at::CREATED),
             secret: page.field(at::SECRET),
+            copies_end: page.u64(at::COPIES_END),
         };
         match header.fault() {
             None => Ok(header),
@@ -254,7 +260,15 @@ impl Header {
         if self.watermark > self.base {
             return Some("watermark");
         }
+        if self.copies_end != 0 && !(FIRST_RECORD + 1..=words).contains(&self.copies_end) {
+            return Some("end of the copies");
+        }
         None
+    }
+
+    /// Whether the file holds copies of records from elsewhere, and is no part of the chain.
+    pub(crate) fn is_compacted(&self) -> bool {
+        self.copies_end > 0
     }
 
     /// What binds words and checksums to this segment of this store. It takes in the secret, so
@@ -289,6 +303,7 @@ pub(crate) mod tests {
             watermark: position::first_position(6) + 800,
             created_ms: 1_700_000_000_000,
             secret: [0x5A; 32],
+            copies_end: 0,
         }
     }
 
@@ -343,7 +358,13 @@ pub(crate) mod tests {
     fn fields_that_contradict_each_other_are_refused() {
         let base = header().base;
         type Change = fn(&mut Header);
-        let cases: [(&str, Change); 11] = [
+        let cases: [(&str, Change); 13] = [
+            ("end of the copies", |header| {
+                header.copies_end = FIRST_RECORD
+            }),
+            ("end of the copies", |header| {
+                header.copies_end = header.file_bytes / 8 + 1
+            }),
             ("file bytes", |header| header.file_bytes = 4097),
             ("file bytes", |header| header.file_bytes = 4096),
             ("file bytes", |header| {

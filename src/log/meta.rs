@@ -16,6 +16,7 @@ use std::sync::Arc;
 use crate::corruption::Damage;
 use crate::fs::{Storage, StorageFile};
 use crate::log::header::{PAGE_BYTES, PageFault, PageReader, PageWriter};
+use crate::log::members::Members;
 use crate::log::position;
 use crate::sync::os::fill_random;
 
@@ -71,6 +72,8 @@ pub(crate) struct Meta {
     pub(crate) restored_at_ms: u64,
     /// Store time in ms.
     pub(crate) created_ms: u64,
+    /// The files that count.
+    pub(crate) members: Members,
 }
 
 impl fmt::Debug for Meta {
@@ -85,6 +88,7 @@ impl fmt::Debug for Meta {
             .field("snapshot", &self.snapshot)
             .field("restored_at_ms", &self.restored_at_ms)
             .field("created_ms", &self.created_ms)
+            .field("members", &self.members)
             .finish_non_exhaustive()
     }
 }
@@ -111,6 +115,7 @@ impl Meta {
             snapshot: false,
             restored_at_ms: 0,
             created_ms: now_ms,
+            members: Members::default(),
         })
     }
 
@@ -126,6 +131,7 @@ impl Meta {
         page.put(at::CREATED, &self.created_ms.to_le_bytes());
         page.put(at::CLEAN, &[u8::from(self.clean)]);
         page.put(at::SNAPSHOT, &[u8::from(self.snapshot)]);
+        self.members.put(&mut page);
         page.finish()
     }
 
@@ -143,6 +149,7 @@ impl Meta {
             snapshot: snapshot == 1,
             restored_at_ms: page.u64(at::RESTORED),
             created_ms: page.u64(at::CREATED),
+            members: Members::read(&page),
         };
         let fault = |field| Err(PageFault::Damaged(Damage::Field(field)));
         if clean > 1 {
@@ -157,6 +164,9 @@ impl Meta {
         // All epochs up to this one may be in use, none behind it.
         if position::epoch_of(meta.watermark) > meta.epoch {
             return fault("watermark");
+        }
+        if let Some(field) = meta.members.fault(meta.epoch) {
+            return fault(field);
         }
         // No update counts up to this one.
         let serial = page.u64(at::SERIAL);
@@ -279,6 +289,7 @@ impl MetaFile {
             position::epoch_of(meta.watermark) <= meta.epoch,
             "a watermark above the epoch"
         );
+        assert_eq!(meta.members.fault(meta.epoch), None, "{:?}", meta.members);
         // What counts is told by the serial: one that can't be read back would bring the other slot
         // up again.
         let serial = self.serial.saturating_add(1);

@@ -11,13 +11,16 @@
 //! bytes, and `side_cars` writes it.
 
 pub(crate) mod append;
+pub(crate) mod catalog;
 pub(crate) mod commit;
+pub(crate) mod compact;
 pub(crate) mod segment;
 pub(crate) mod space;
 pub(crate) mod word;
 
 pub(crate) mod header;
 pub(crate) mod index_file;
+pub(crate) mod members;
 pub(crate) mod meta;
 pub(crate) mod position;
 pub(crate) mod prepare;

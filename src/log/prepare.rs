@@ -66,6 +66,12 @@ impl Preparer {
         self.wake.notify_one();
     }
 
+    /// Tells the thread that somebody needs room, who looks again by himself.
+    pub(crate) fn demand(&self) {
+        self.state.lock().demand = true;
+        self.wake.notify_one();
+    }
+
     /// Ends the thread and everybody who waits for room.
     pub(crate) fn stop(&self) {
         let waiters = {
@@ -189,6 +195,11 @@ pub(crate) fn segment_name(base: u64) -> String {
     format!("segment-{base:016x}.log")
 }
 
+/// Name of the compacted file that begins at `base`.
+pub(crate) fn compacted_name(base: u64) -> String {
+    format!("compacted-{base:016x}.log")
+}
+
 /// When a prepared segment's empty pages are written to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Zeroing {
@@ -235,7 +246,8 @@ pub(crate) fn prepare_segment(
             Some(file),
             memory,
             FIRST_RECORD,
-        ))
+        )
+        .made_at(header.created_ms))
     })();
     if prepared.is_err() {
         // Whichever name it has by now, it holds no record: the next try starts afresh.

@@ -63,7 +63,9 @@ const _: () = assert!(KEY_PART_BYTES_MAX <= u16::MAX as usize);
 const FLAG_NOT_STORED: u8 = 1;
 /// The result belongs to a principal (which may be the empty string).
 const FLAG_PRINCIPAL: u8 = 2;
-const FLAGS_KNOWN: u8 = FLAG_NOT_STORED | FLAG_PRINCIPAL;
+/// A copy in a compacted file: sequence and token are those of the record it was made of.
+const FLAG_COPY: u8 = 4;
+const FLAGS_KNOWN: u8 = FLAG_NOT_STORED | FLAG_PRINCIPAL | FLAG_COPY;
 
 /// What happened to the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +112,8 @@ pub(crate) struct Contents<'a> {
     pub(crate) started_ms: u64,
     /// Store time in ms of completion, release or removal; 0 while pending.
     pub(crate) ended_ms: u64,
-    /// Store time in ms from which a completed key is free again; 0 while pending.
+    /// Store time in ms from which a completed key is free again, and in a removal the time from
+    /// which what it removed would have been; 0 while pending.
     pub(crate) deadline_ms: u64,
     /// Scope, operation and id, one after the other.
     pub(crate) key: &'a [u8],
@@ -165,7 +168,7 @@ impl Contents<'_> {
             id > 0 && key_bytes == self.key.len(),
             "key lengths disagree"
         );
-        assert!(self.kind == Kind::Complete || self.deadline_ms == 0);
+        assert!(matches!(self.kind, Kind::Complete | Kind::Forget) || self.deadline_ms == 0);
         assert!(watermark <= sequence, "a watermark above its own record");
         let token = if self.token == 0 {
             sequence
@@ -234,6 +237,18 @@ pub(crate) fn checksum(covered: &[u8], seed: u64) -> u32 {
     hasher.finalize()
 }
 
+/// Turns a record's bytes into those of a copy, for the segment of `seed`. The first word is left to
+/// the caller, who knows where the copy will stand.
+pub(crate) fn make_copy(bytes: &mut [u8], seed: u64) {
+    if let Some(flags) = bytes.get_mut(at::FLAGS) {
+        *flags |= FLAG_COPY;
+    }
+    let crc = checksum(bytes.get(COVERED_FROM..).unwrap_or_default(), seed);
+    if let Some(field) = bytes.get_mut(at::CRC..at::CRC + 4) {
+        field.copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
 /// Where the checksum stands and where the bytes it covers begin.
 pub(crate) const CRC_OFFSET: usize = at::CRC;
 pub(crate) const COVERED_FROM: usize = at::KIND;
@@ -253,6 +268,8 @@ pub(crate) enum Malformed {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) kind: Kind,
+    /// Whether it is a copy, whose sequence is not its own position.
+    pub(crate) is_copy: bool,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) sequence: u64,
     pub(crate) token: u64,
@@ -298,6 +315,9 @@ impl<'a> Record<'a> {
     fn check_as_written(&self, bytes: &[u8]) -> Result<(), Malformed> {
         let flags = bytes.get(at::FLAGS).copied().ok_or(Malformed::Short)?;
         if flags & FLAG_NOT_STORED != 0 && self.kind != Kind::Complete {
+            return Err(Malformed::Field("flags"));
+        }
+        if self.is_copy && !matches!(self.kind, Kind::Complete | Kind::Forget) {
             return Err(Malformed::Field("flags"));
         }
         let principal = bytes
@@ -380,6 +400,7 @@ impl<'a> Record<'a> {
         );
         let record = Self {
             kind,
+            is_copy: flags & FLAG_COPY != 0,
             fingerprint: Fingerprint::from_raw(head[at::ALGORITHM], digest),
             sequence: u64_of(at::SEQUENCE)?,
             token: u64_of(at::TOKEN)?,

@@ -23,7 +23,7 @@
 //!
 //! The caller holds the directory's lock. An I/O error is an error, never the end of the log.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Instant;
 
@@ -32,10 +32,11 @@ use tracing::field::Empty;
 use crate::corruption::{Corruption, Damage};
 use crate::fs::Storage;
 use crate::log::index_file::IndexFile;
+use crate::log::members::{Members, Tally};
 use crate::log::meta::MetaFile;
 use crate::log::record::Record;
 use crate::log::repair;
-use crate::log::scan::{Scan, Spot, scan};
+use crate::log::scan::{Scan, Spot, scan_file};
 use crate::log::segment::{FIRST_RECORD, Segment};
 use crate::log::word::{Decoded, State};
 use crate::mem::Memory;
@@ -44,11 +45,12 @@ use crate::report::RecoveryReport;
 use crate::sync::Arc;
 
 use self::files::{Files, SegmentFile};
-use self::finish::Finish;
+use self::finish::{Finish, Staying};
 use self::listing::Listing;
 use self::origin::{Found, Origin};
 use self::side_car::SideCar;
 
+mod compacted;
 mod files;
 mod finish;
 mod judge;
@@ -63,10 +65,13 @@ mod tests;
 pub(crate) struct Recovered {
     /// META. Its epoch is durably at least that of every position ever given out.
     pub(crate) meta: MetaFile,
-    /// In the order of their bases, numbered from 0. All their records are durable.
+    /// Compacted files, then the log, each in the order of their bases; numbered from 0. All their
+    /// records are durable.
     pub(crate) segments: Vec<Arc<Segment>>,
     /// For each of them its side-car, if that vouched for it: then its records were not read.
     pub(crate) side_cars: Vec<Option<IndexFile>>,
+    /// The files that count from now on, for the next update of META.
+    pub(crate) members: Members,
     /// Position behind the last range of the log; 0 for an empty log. All below is durable.
     pub(crate) log_end: u64,
     /// Base of the newest segment and the end of its records, for the next header; zeros if there
@@ -173,15 +178,35 @@ pub(crate) fn recover(
     );
     let _entered = span.enter();
     let started = Instant::now();
-    let listing = Listing::read(storage)?;
+    let mut listing = Listing::read(storage)?;
     let found = Found::read(storage, &listing, salvage)?;
+    let members = found.members();
+    if let Some(members) = &members {
+        listing.leave_out(members);
+    }
     let mut files = Files::read(storage, &listing.segments)?;
-    let origin = Origin::resolve(found, &files, now_ms)?;
+    let mut compacted = Files::read_compacted(storage, &listing.compacted)?;
+    let origin = Origin::resolve(found, &files, &compacted, now_ms)?;
     files.vet(origin.meta(), salvage)?;
-    files.link(salvage)?;
+    files.link(members.map_or(0, |members| members.log_start), salvage)?;
+    compacted.vet(origin.meta(), salvage)?;
+    if let Some(members) = &members {
+        let found = Tally::of(compacted.segments.iter().map(|file| file.base));
+        compacted.match_tally(found, members, salvage)?;
+    }
+    let copies = std::mem::take(&mut compacted.segments);
+    let copies = read_all(storage, copies, &listing.side_cars, salvage)?;
+    files.take_losses(&mut compacted);
     let segments = std::mem::take(&mut files.segments);
     let candidates = read_all(storage, segments, &listing.side_cars, salvage)?;
     let verdict = judge::judge(&candidates, origin.watermark(&candidates), salvage)?;
+    let copies = copies
+        .into_iter()
+        .map(|copies| {
+            let kept = compacted::judge(&copies, &mut files.losses, salvage)?;
+            Ok(Staying::of_copies(copies, kept))
+        })
+        .collect::<Result<_, _>>()?;
 
     let finish = Finish {
         storage,
@@ -189,6 +214,8 @@ pub(crate) fn recover(
         files,
         origin,
         verdict,
+        members: members.unwrap_or_default(),
+        copies,
     };
     let mut recovered = finish.run(candidates)?;
     let report = &mut recovered.report;
@@ -253,12 +280,12 @@ pub(crate) fn walk(
 fn read_all(
     storage: &dyn Storage,
     files: Vec<SegmentFile>,
-    side_cars: &BTreeSet<u64>,
+    side_cars: &BTreeMap<u64, String>,
     salvage: bool,
 ) -> Result<Vec<Candidate>, RecoverError> {
     let read = parallel::each(files.len(), |at| {
         let file = files.get(at).ok_or(io::ErrorKind::NotFound)?;
-        let side_car = if side_cars.contains(&file.base) && !salvage {
+        let side_car = if side_cars.contains_key(&file.base) && !salvage {
             side_car::read(storage, file)
         } else {
             SideCar::Missing
@@ -295,6 +322,6 @@ fn scan_one(storage: &dyn Storage, file: &SegmentFile) -> io::Result<(Memory, Sc
     let open = storage.open(&file.name)?;
     repair::read_through(open.as_ref(), file.len)?;
     let memory = open.map(false)?;
-    let scan = scan(&memory, file.base, file.header.seed(), file.limit());
+    let scan = scan_file(&memory, &file.header, file.limit());
     Ok((memory, scan))
 }

@@ -11,6 +11,7 @@
 //! a number that was read, and every range is checked against the segment before it is touched.
 
 use crate::corruption::Damage;
+use crate::log::header::Header;
 use crate::log::record::{Malformed, Record};
 use crate::log::segment::FIRST_RECORD;
 use crate::log::word::{self, Decoded, State};
@@ -49,15 +50,31 @@ pub(crate) struct Spot {
     pub(crate) records_before: u64,
 }
 
-/// Reads the segment at `base` up to word `limit`, or its end if that comes first.
+/// Reads the segment of this header up to word `limit`, or its end if that comes first.
+pub(crate) fn scan_file(memory: &Memory, header: &Header, limit: u64) -> Scan {
+    scan_with(&Reader {
+        memory,
+        base: header.base,
+        seed: header.seed(),
+        is_compacted: header.is_compacted(),
+        limit: limit.min(memory.words() as u64),
+    })
+}
+
+/// The same for the segment of the log at `base`.
+#[cfg(test)]
 pub(crate) fn scan(memory: &Memory, base: u64, seed: u64, limit: u64) -> Scan {
-    let limit = limit.min(memory.words() as u64);
-    let reader = Reader {
+    scan_with(&Reader {
         memory,
         base,
         seed,
-        limit,
-    };
+        is_compacted: false,
+        limit: limit.min(memory.words() as u64),
+    })
+}
+
+fn scan_with(reader: &Reader<'_>) -> Scan {
+    let limit = reader.limit;
     let mut scan = Scan {
         end: FIRST_RECORD.min(limit),
         written_end: FIRST_RECORD.min(limit),
@@ -139,6 +156,7 @@ struct Reader<'a> {
     memory: &'a Memory,
     base: u64,
     seed: u64,
+    is_compacted: bool,
     limit: u64,
 }
 
@@ -161,9 +179,7 @@ impl<'a> Reader<'a> {
             State::Committed => {
                 let bytes = self.memory.bytes(offset as usize * 8, words as usize * 8);
                 match Record::parse(bytes, self.seed) {
-                    Ok(record) if record.sequence == self.base + offset => {
-                        Range::Record(words, record)
-                    }
+                    Ok(record) if self.belongs(&record, offset) => Range::Record(words, record),
                     Ok(_) => Range::Bad(words, Damage::Misplaced),
                     Err(Malformed::Field(field)) => Range::Bad(words, Damage::Field(field)),
                     Err(Malformed::Short | Malformed::Checksum) => {
@@ -172,6 +188,13 @@ impl<'a> Reader<'a> {
                 }
             }
         }
+    }
+
+    /// Whether a record stands where it was written: at its own position in the log, or as a copy
+    /// in a compacted file.
+    fn belongs(&self, record: &Record<'_>, offset: u64) -> bool {
+        record.is_copy == self.is_compacted
+            && (record.is_copy || record.sequence == self.base + offset)
     }
 
     /// The first word behind `from` at which something true begins. Raises `written_end` over all

@@ -15,6 +15,7 @@ use std::io;
 use crossbeam_utils::CachePadded;
 
 use crate::fs::StorageFile;
+use crate::log::catalog::Worth;
 use crate::log::record::Record;
 use crate::log::word::{self, Decoded, State};
 use crate::mem::Memory;
@@ -59,6 +60,8 @@ pub(crate) struct Segment {
     /// Its side-car is written, or cannot be.
     indexed: AtomicBool,
     tail: CachePadded<AtomicU64>,
+    worth: CachePadded<Worth>,
+    is_compacted: bool,
 }
 
 impl Segment {
@@ -87,7 +90,40 @@ impl Segment {
             words,
             indexed: AtomicBool::new(false),
             tail: CachePadded::new(AtomicU64::new(tail)),
+            worth: CachePadded::new(Worth::new(0)),
+            is_compacted: false,
         }
+    }
+
+    /// The same, made at this store time in ms.
+    pub(crate) fn made_at(mut self, created_ms: u64) -> Self {
+        self.worth = CachePadded::new(Worth::new(created_ms));
+        self
+    }
+
+    /// The same of an earlier open, when nobody knows yet what it is worth.
+    pub(crate) fn recovered(mut self, created_ms: u64) -> Self {
+        self.worth = CachePadded::new(Worth::unknown(created_ms));
+        self
+    }
+
+    /// The same as a compacted file: it holds copies, and its place in the order of the log says
+    /// nothing about them.
+    pub(crate) fn compacted(mut self) -> Self {
+        self.is_compacted = true;
+        self
+    }
+
+    /// Whether it is one.
+    #[inline]
+    pub(crate) fn is_compacted(&self) -> bool {
+        self.is_compacted
+    }
+
+    /// What of it still answers.
+    #[inline]
+    pub(crate) fn worth(&self) -> &Worth {
+        &self.worth
     }
 
     /// A segment without a file and without room, which is active where the disk was full when the
@@ -153,6 +189,11 @@ impl Segment {
     #[inline]
     pub(crate) fn words(&self) -> u64 {
         self.words
+    }
+
+    /// Words that records take.
+    pub(crate) fn used_words(&self) -> u64 {
+        (self.tail() - self.base).saturating_sub(FIRST_RECORD)
     }
 
     /// Position just behind the last word.
@@ -256,7 +297,9 @@ impl Segment {
     pub(crate) fn verified_record(&self, offset: u64) -> Option<(Record<'_>, u64)> {
         let bytes = self.record_bytes(offset)?;
         let record = Record::parse(bytes, self.seed).ok()?;
-        (record.sequence == self.base + offset).then_some((record, bytes.len() as u64 / 8))
+        let belongs = record.is_copy == self.is_compacted
+            && (record.is_copy || record.sequence == self.base + offset);
+        belongs.then_some((record, bytes.len() as u64 / 8))
     }
 
     fn no_room(&self, offset: u64) -> Attempt {

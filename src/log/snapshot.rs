@@ -43,20 +43,28 @@ impl CopyError {
 }
 
 impl Log {
-    /// Copies everything below `end` into an empty directory. All of it must be durable.
+    /// Copies everything below `end` into an empty directory. All of it must be durable, and the
+    /// caller [holds](Self::hold_members) the files that count since before it learnt of `end`.
     ///
     /// # Errors
     ///
     /// What either storage says. There is no META in the copy then.
     pub(crate) fn copy_to(&self, target: &dyn Storage, end: u64) -> Result<Copied, CopyError> {
         let mut copied = Copied::default();
+        let mut meta = self.meta();
         let mut segments = self.segments().all();
-        segments.retain(|segment| segment.base < end);
+        segments.retain(|segment| {
+            if segment.is_compacted() {
+                // One that is done but does not count yet lies behind that.
+                segment.base < meta.members.compacted_end
+            } else {
+                segment.base < end
+            }
+        });
         for segment in segments {
             copied.add(self.storage(), &segment, target, end)?;
         }
         target.sync_directory().map_err(CopyError::at("."))?;
-        let mut meta = self.meta();
         meta.clean = true;
         meta.watermark = end;
         meta.high_water_ms = meta.high_water_ms.max(self.now_ms());
@@ -75,11 +83,17 @@ impl Copied {
         end: u64,
     ) -> Result<(), CopyError> {
         let name = &segment.name;
-        if segment.end() <= end && storage.share(name, target).map_err(CopyError::at(name))? {
+        let is_whole = segment.is_compacted() || segment.end() <= end;
+        if is_whole && storage.share(name, target).map_err(CopyError::at(name))? {
             self.shared += 1;
             return Ok(());
         }
-        let used_bytes = (segment.end().min(end) - segment.base) * 8;
+        let used = if is_whole {
+            segment.words()
+        } else {
+            end - segment.base
+        };
+        let used_bytes = used * 8;
         let bytes = copy_until(storage, name, target, used_bytes).map_err(CopyError::at(name))?;
         self.copied += 1;
         self.bytes_copied += bytes;

@@ -5,7 +5,7 @@
 //! segment before that keeps it mapped; its number is given out again only when the table holds the
 //! last reference.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
@@ -26,25 +26,50 @@ type Chunk = [ArcSwapOption<Segment>; CHUNK];
 #[derive(Debug)]
 pub(crate) struct Segments {
     chunks: Box<[OnceLock<Box<Chunk>>; CHUNKS]>,
-    next: Mutex<u16>,
+    numbers: Mutex<Numbers>,
+}
+
+/// Which numbers may be given out.
+#[derive(Debug, Default)]
+struct Numbers {
+    /// Where to look first.
+    next: u16,
+    /// Segments that are gone from the table, as long as somebody may still read them.
+    held: Vec<(u16, Weak<Segment>)>,
 }
 
 impl Segments {
     pub(crate) fn new() -> Self {
         Self {
             chunks: Box::new([const { OnceLock::new() }; CHUNKS]),
-            next: Mutex::new(0),
+            numbers: Mutex::new(Numbers::default()),
         }
     }
 
     /// A number that no segment has, or `None` when all are taken.
     pub(crate) fn free_number(&self) -> Option<u16> {
-        let mut next = self.next.lock();
+        let mut numbers = self.numbers.lock();
+        numbers
+            .held
+            .retain(|(_, segment)| segment.strong_count() > 0);
+        let is_held = |number: u16| numbers.held.iter().any(|(held, _)| *held == number);
         let free = (0..=u16::MAX)
-            .map(|step| next.wrapping_add(step))
-            .find(|number| self.load(*number).is_none())?;
-        *next = free.wrapping_add(1);
+            .map(|step| numbers.next.wrapping_add(step))
+            .find(|number| self.load(*number).is_none() && !is_held(*number))?;
+        numbers.next = free.wrapping_add(1);
         Some(free)
+    }
+
+    /// Takes a segment out, to which no slot points any more. Who has loaded it keeps it.
+    pub(crate) fn remove(&self, number: u16) {
+        let (chunk, place) = locate(number);
+        let Some(chunk) = self.chunks[chunk].get() else {
+            return;
+        };
+        let mut numbers = self.numbers.lock();
+        if let Some(segment) = chunk[place].swap(None) {
+            numbers.held.push((number, Arc::downgrade(&segment)));
+        }
     }
 
     /// Makes a segment reachable under its number.
@@ -87,11 +112,14 @@ impl Segments {
             .count()
     }
 
-    /// All segments that exist, by number.
+    /// All segments that exist, in the order of their bases.
     pub(crate) fn all(&self) -> Vec<Arc<Segment>> {
-        self.entries()
+        let mut all: Vec<_> = self
+            .entries()
             .filter_map(ArcSwapOption::load_full)
-            .collect()
+            .collect();
+        all.sort_unstable_by_key(|segment| segment.base);
+        all
     }
 
     fn entries(&self) -> impl Iterator<Item = &ArcSwapOption<Segment>> {

@@ -10,6 +10,7 @@ use crate::fs::Storage;
 use crate::limit_reached::{Limit, LimitReached};
 use crate::log::append::{Appended, Appender, NoSpace, Reservation};
 use crate::log::commit::{Commit, Durable, Lead, Poison, SyncCounts};
+use crate::log::compact::{Remains, no_number};
 use crate::log::header::Header;
 use crate::log::meta::{Meta, MetaFile};
 use crate::log::position;
@@ -55,24 +56,30 @@ pub(crate) struct Log {
 }
 
 #[derive(Debug)]
-struct Shared {
-    appender: Appender,
-    commit: Commit,
+pub(super) struct Shared {
+    pub(super) appender: Appender,
+    pub(super) commit: Commit,
     preparer: Preparer,
-    segments: Segments,
-    storage: Arc<dyn Storage>,
+    pub(super) segments: Segments,
+    pub(super) storage: Arc<dyn Storage>,
     time: Arc<StoreTime>,
-    plan: Mutex<Plan>,
+    pub(super) plan: Mutex<Plan>,
+    /// Taken within the plan or alone.
+    pub(super) remains: Mutex<Remains>,
+    /// Held while the files that count are changed, and while they are copied.
+    pub(super) members: Mutex<()>,
     prepared_segments: usize,
-    indexer: Indexer,
+    pub(super) indexer: Indexer,
     /// Hashes keys for side-cars as the index does.
     secret: HashSecret,
 }
 
 /// Where the next segment goes, and the file that must know first when a new epoch begins.
 #[derive(Debug)]
-struct Plan {
-    meta: MetaFile,
+pub(super) struct Plan {
+    pub(super) meta: MetaFile,
+    /// Where compacted files of this open begin.
+    pub(super) copies_start: u64,
     next_base: u64,
     previous: (u64, u64),
     segment_bytes: u64,
@@ -92,8 +99,10 @@ impl Log {
             segments.insert(segment);
         }
         let watermark = parts.previous.1;
+        let epoch = parts.meta.meta().epoch;
         let mut plan = Plan {
-            next_base: position::first_position(parts.meta.meta().epoch),
+            next_base: position::first_position(epoch),
+            copies_start: position::first_position(epoch.saturating_sub(1)),
             meta: parts.meta,
             previous: parts.previous,
             segment_bytes: parts.segment_bytes,
@@ -121,6 +130,8 @@ impl Log {
             storage: parts.storage,
             time: parts.time,
             plan: Mutex::new(plan),
+            remains: Mutex::new(Remains::default()),
+            members: Mutex::new(()),
             prepared_segments: parts.prepared_segments,
         });
         let spawn = |name: &str, body: fn(&Shared)| {
@@ -138,6 +149,10 @@ impl Log {
         })
     }
 
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// Waits for a promise of `words` words.
     pub(crate) fn room(&self, words: u64) -> Room<'_> {
         self.shared.preparer.room(&self.shared.appender, words)
@@ -147,6 +162,11 @@ impl Log {
     #[inline]
     pub(crate) fn try_room(&self, words: u64) -> bool {
         self.shared.appender.space().try_take(words)
+    }
+
+    /// Tells the preparer that somebody needs room.
+    pub(crate) fn ask_for_room(&self) {
+        self.shared.preparer.demand();
     }
 
     /// Gives a promise back unused.
@@ -374,7 +394,7 @@ impl Shared {
             Some(oldest) => oldest.base,
             None => self.appender.active().base,
         };
-        match self.index_where(|segment| segment.base < oldest) {
+        match self.index_where(|segment| segment.is_compacted() || segment.base < oldest) {
             Left::Nothing if chain.len() > 1 && !self.commit.is_poisoned() => Left::NotDurable,
             left => left,
         }
@@ -387,7 +407,17 @@ impl Shared {
             if self.indexer.is_stopped() {
                 break;
             }
-            if !self.index_one(&segment) {
+            // What is being given up gets none that would outlive it.
+            let Some(_members) = self.members.try_lock() else {
+                left = Left::NotDurable;
+                continue;
+            };
+            let known = self.segments.load(segment.number);
+            if known
+                .as_ref()
+                .is_some_and(|known| Arc::ptr_eq(known, &segment))
+                && !self.index_one(&segment)
+            {
                 left = Left::Failed;
             }
         }
@@ -413,8 +443,9 @@ impl Shared {
     fn index_at_close(&self, active: &Segment, is_empty: bool) {
         let epoch = position::epoch_of(active.base);
         let is_own = |segment: &Segment| {
-            position::epoch_of(segment.base) == epoch
-                && (segment.base < active.base || segment.base == active.base && !is_empty)
+            segment.is_compacted()
+                || position::epoch_of(segment.base) == epoch
+                    && (segment.base < active.base || segment.base == active.base && !is_empty)
         };
         for segment in self.segments.all().into_iter() {
             if is_own(&segment) && !segment.is_indexed() {
@@ -469,6 +500,14 @@ impl Shared {
 }
 
 impl Plan {
+    /// Begins an epoch that nobody uses; META knows of it first.
+    pub(super) fn begin_epoch(&mut self) -> io::Result<u64> {
+        let epoch = position::next_epoch(self.meta.meta().epoch)
+            .ok_or_else(|| io::Error::other("all open epochs are used up"))?;
+        self.meta.update(|meta| meta.epoch = epoch)?;
+        Ok(epoch)
+    }
+
     /// Makes a segment for new records, if the limit on the log's size leaves room for it.
     fn prepare_within_limit(
         &mut self,
@@ -493,18 +532,9 @@ impl Plan {
     ) -> io::Result<Arc<Segment>> {
         let words = self.segment_bytes / 8;
         if position::next_base(self.next_base, words) != Some(self.next_base) {
-            let epoch = position::next_epoch(position::epoch_of(self.next_base))
-                .ok_or_else(|| io::Error::other("all open epochs are used up"))?;
-            self.meta
-                .update(|meta| meta.epoch = meta.epoch.max(epoch))?;
-            self.next_base = position::first_position(epoch);
+            self.next_base = position::first_position(self.begin_epoch()?);
         }
-        let number = segments.free_number().ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::QuotaExceeded,
-                "all 65536 segments are in use",
-            )
-        })?;
+        let number = segments.free_number().ok_or_else(no_number)?;
         let meta = self.meta.meta();
         let header = Header {
             file_bytes: self.segment_bytes,
@@ -515,6 +545,7 @@ impl Plan {
             watermark,
             created_ms: now_ms,
             secret: meta.secret,
+            copies_end: 0,
         };
         let segment = Arc::new(prepare::prepare_segment(
             storage,
@@ -622,9 +653,11 @@ impl Log {
             restored_at_ms: 0,
             snapshot: false,
             created_ms: 0,
+            members: crate::log::members::Members::default(),
         };
         let plan = Plan {
             meta: MetaFile::create(&*storage, meta).expect("nothing fails"),
+            copies_start: BASE,
             next_base: end,
             previous: (0, 0),
             segment_bytes: (FIRST_RECORD + room) * 8,
@@ -641,6 +674,8 @@ impl Log {
             storage,
             time: Arc::clone(time),
             plan: Mutex::new(plan),
+            remains: Mutex::new(Remains::default()),
+            members: Mutex::new(()),
             prepared_segments: 1,
         });
         Self {

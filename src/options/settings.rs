@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{
-    CHECKPOINT_BYTES_MAX, KEY_PART_BYTES_MAX, KEYS_MAX, PENDING_MAX, PREPARED_SEGMENTS_MAX,
-    PRINCIPAL_BYTES_MAX, RESERVED_RESPONSE_BYTES_DEFAULT, RESPONSE_BYTES_DEFAULT,
-    RESPONSE_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_BYTES_STEP, STRIPES_MAX,
-    WAITERS_MAX,
+    CHECKPOINT_BYTES_MAX, KEY_PART_BYTES_MAX, KEYS_MAX, MAINTENANCE_RATE_MAX, MAINTENANCE_RATE_MIN,
+    PENDING_MAX, PREPARED_SEGMENTS_MAX, PRINCIPAL_BYTES_MAX, RESERVED_RESPONSE_BYTES_DEFAULT,
+    RESPONSE_BYTES_DEFAULT, RESPONSE_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
+    SEGMENT_BYTES_STEP, STRIPES_MAX, WAITERS_MAX,
 };
 use crate::log::record::HEAD_BYTES;
 use crate::log::segment::HEADER_BYTES;
@@ -45,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) allow_network_file_system: bool,
     pub(crate) lock_wait: Duration,
     pub(crate) restored: bool,
+    pub(crate) maintenance: bool,
+    pub(crate) maintenance_bytes_per_second: u64,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
@@ -109,6 +111,8 @@ impl Options {
             allow_network_file_system: self.allow_network_file_system,
             lock_wait: self.lock_wait,
             restored: self.restored,
+            maintenance: self.maintenance,
+            maintenance_bytes_per_second: self.checked_maintenance_rate()?,
             clock: match &self.clock {
                 Some(clock) => Arc::clone(clock),
                 None => Arc::new(SystemClock::new()),
@@ -130,6 +134,20 @@ impl Options {
         if !value.is_multiple_of(SEGMENT_BYTES_STEP) {
             let of = SEGMENT_BYTES_STEP;
             return Err(OptionsError::NotMultiple { option, value, of });
+        }
+        Ok(value)
+    }
+
+    fn checked_maintenance_rate(&self) -> Result<u64, OptionsError> {
+        let value = self.maintenance_bytes_per_second;
+        let (min, max) = (MAINTENANCE_RATE_MIN, MAINTENANCE_RATE_MAX);
+        if !(min..=max).contains(&value) {
+            return Err(OptionsError::OutOfRange {
+                option: "maintenance_rate",
+                value,
+                min,
+                max,
+            });
         }
         Ok(value)
     }

@@ -44,7 +44,7 @@ const NOW_MS: u64 = 1_000;
 
 /// An engine with one key that everybody wants.
 struct Store {
-    engine: Arc<Engine>,
+    engine: Arc<Opened>,
     clock: Arc<Stopped>,
     /// Of the segments, in order.
     platters: Vec<Arc<Platter>>,
@@ -103,9 +103,10 @@ impl Store {
             path: "modelled".into(),
             lock: sync::Mutex::new(super::open::Held::modelled()),
             closed: sync::Condvar::new(),
+            maintenance: super::maintenance::Maintenance::default(),
         };
         Arc::new(Self {
-            engine: Arc::new(engine),
+            engine: Arc::new(Opened::new(Arc::new(engine))),
             clock,
             platters,
             key: key("k"),

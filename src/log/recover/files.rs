@@ -9,9 +9,10 @@ use crate::corruption::{Corruption, Damage};
 use crate::fs::Storage;
 use crate::limits::SEGMENT_BYTES_MAX;
 use crate::log::header::{FORMAT_VERSION, Header, PAGE_BYTES, PageFault};
+use crate::log::members::Members;
 use crate::log::meta::Meta;
 use crate::log::position;
-use crate::log::prepare::segment_name;
+use crate::log::prepare::{compacted_name, segment_name};
 use crate::log::recover::RecoverError;
 use crate::log::segment::FIRST_RECORD;
 
@@ -33,6 +34,8 @@ pub(super) struct SegmentFile {
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Files {
+    /// Whether they are compacted files, and no chain.
+    compacted: bool,
     /// As found: header and fault, in the order of their names.
     raw: Vec<(SegmentFile, Option<Damage>)>,
     /// Those that belong, in the order of their bases.
@@ -82,15 +85,42 @@ impl SegmentFile {
 }
 
 impl Files {
-    /// Opens all segments and reads their headers.
+    /// Opens all segments of the log and reads their headers.
     ///
     /// # Errors
     ///
     /// I/O errors, and a header of another format version.
     pub(super) fn read(storage: &dyn Storage, bases: &[u64]) -> Result<Self, RecoverError> {
-        let mut files = Self::default();
+        Self::read_kind(storage, bases, false)
+    }
+
+    /// The same for compacted files.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read`](Self::read).
+    pub(super) fn read_compacted(
+        storage: &dyn Storage,
+        bases: &[u64],
+    ) -> Result<Self, RecoverError> {
+        Self::read_kind(storage, bases, true)
+    }
+
+    fn read_kind(
+        storage: &dyn Storage,
+        bases: &[u64],
+        compacted: bool,
+    ) -> Result<Self, RecoverError> {
+        let mut files = Self {
+            compacted,
+            ..Self::default()
+        };
         for base in bases {
-            let name = segment_name(*base);
+            let name = if compacted {
+                compacted_name(*base)
+            } else {
+                segment_name(*base)
+            };
             let (len, header) = (|| {
                 let file = storage.open(&name)?;
                 let len = file.len()?;
@@ -114,9 +144,9 @@ impl Files {
                 }
             };
             let new_header = header.is_none();
-            let header = header.unwrap_or_else(|| made_up(*base, len));
+            let header = header.unwrap_or_else(|| made_up(*base, len, compacted));
             let base = *base;
-            let expected_end = None;
+            let expected_end = (compacted && !new_header).then_some(header.copies_end);
             let file = SegmentFile {
                 name,
                 base,
@@ -155,6 +185,7 @@ impl Files {
             snapshot: false,
             restored_at_ms: 0,
             created_ms,
+            members: Members::default(),
         })
     }
 
@@ -193,7 +224,8 @@ impl Files {
                 self.lose(file.whole(Damage::ForeignSegment, end_at_most), salvage)?;
                 self.aside.push(file.name);
                 continue;
-            } else if file.header.base != file.base {
+            } else if file.header.base != file.base || file.header.is_compacted() != self.compacted
+            {
                 self.lose(file.whole(Damage::Misnamed, end_at_most), salvage)?;
                 self.aside.push(file.name);
                 continue;
@@ -217,12 +249,13 @@ impl Files {
         Ok(())
     }
 
-    /// Checks that each segment follows the one before, and notes where that one ends.
+    /// Checks that each segment follows the one before, the first of which begins at `log_start` (0
+    /// where none was given up), and notes where that one ends.
     ///
     /// # Errors
     ///
     /// The first break of the chain, unless `salvage`.
-    pub(super) fn link(&mut self, salvage: bool) -> Result<(), RecoverError> {
+    pub(super) fn link(&mut self, log_start: u64, salvage: bool) -> Result<(), RecoverError> {
         let mut linked: Vec<SegmentFile> = Vec::with_capacity(self.segments.len());
         for mut file in std::mem::take(&mut self.segments) {
             if !file.new_header {
@@ -237,12 +270,18 @@ impl Files {
                     Some(last) if last.base == previous_base => {
                         last.expect_end(previous_end - previous_base);
                     }
-                    None if previous_base == 0 => {}
+                    None if file.base == log_start || log_start == 0 && previous_base == 0 => {}
+                    None if log_start > 0 => {
+                        self.lose(missing(log_start, file.base), salvage)?;
+                        file.new_header = true;
+                    }
                     _ => {
                         self.lose(missing(previous_base, previous_end), salvage)?;
                         file.new_header = true;
                     }
                 }
+            } else if file.base == log_start {
+                // What stood before it was given up.
             } else if let Some(gap) = gap_before(&file, linked.last()) {
                 self.lose(gap, salvage)?;
             }
@@ -252,7 +291,17 @@ impl Files {
         Ok(())
     }
 
-    fn lose(&mut self, corruption: Corruption, salvage: bool) -> Result<(), RecoverError> {
+    /// Takes over what another set has given up and set aside.
+    pub(super) fn take_losses(&mut self, other: &mut Self) {
+        self.losses.append(&mut other.losses);
+        self.aside.append(&mut other.aside);
+    }
+
+    pub(super) fn lose(
+        &mut self,
+        corruption: Corruption,
+        salvage: bool,
+    ) -> Result<(), RecoverError> {
         if !salvage {
             return Err(RecoverError::Corrupt(corruption));
         }
@@ -272,9 +321,10 @@ impl SegmentFile {
 }
 
 /// A header for a segment whose own is damaged. Links and identity are filled in later.
-fn made_up(base: u64, len: u64) -> Header {
+fn made_up(base: u64, len: u64, compacted: bool) -> Header {
+    let file_bytes = (len / 8 * 8).max(PAGE_BYTES as u64 + 8);
     Header {
-        file_bytes: (len / 8 * 8).max(PAGE_BYTES as u64 + 8),
+        file_bytes,
         store_id: 0,
         base,
         previous_base: 0,
@@ -282,6 +332,7 @@ fn made_up(base: u64, len: u64) -> Header {
         watermark: 0,
         created_ms: 0,
         secret: [0; 32],
+        copies_end: if compacted { file_bytes / 8 } else { 0 },
     }
 }
 

@@ -6,9 +6,9 @@ use std::io;
 use crate::fs::Storage;
 use crate::log::header::PAGE_BYTES;
 use crate::log::index_file::IndexFile;
+use crate::log::members::{Members, Tally};
 use crate::log::meta::META;
 use crate::log::position;
-use crate::log::prepare::segment_name;
 use crate::log::recover::files::Files;
 use crate::log::recover::judge::{Kept, Verdict};
 use crate::log::recover::listing::{Listing, side_car_name};
@@ -16,7 +16,7 @@ use crate::log::recover::origin::Origin;
 use crate::log::recover::side_car::SideCar;
 use crate::log::recover::{Candidate, RecoverError, Recovered};
 use crate::log::repair::{self, Mend};
-use crate::log::scan::scan;
+use crate::log::scan::scan_file;
 use crate::log::segment::{FIRST_RECORD, Segment};
 use crate::mem::Memory;
 use crate::report::{BadSideCar, RecoveryReport, TornTail};
@@ -29,10 +29,15 @@ pub(super) struct Finish<'a> {
     pub(super) files: Files,
     pub(super) origin: Origin,
     pub(super) verdict: Verdict,
+    /// As META has it; all zeros where it is lost.
+    pub(super) members: Members,
+    /// The compacted files that stay.
+    pub(super) copies: Vec<Staying>,
 }
 
 /// One segment that stays.
-struct Staying {
+#[derive(Debug)]
+pub(super) struct Staying {
     candidate: Candidate,
     kept: Kept,
 }
@@ -43,8 +48,8 @@ impl Finish<'_> {
         let mut report = RecoveryReport {
             created: matches!(self.origin, Origin::New(_)),
             clean: self.is_clean(&candidates),
-            bytes_scanned: candidates
-                .iter()
+            bytes_scanned: self
+                .with_copies(&candidates)
                 .filter(|each| !each.is_vouched_for())
                 .map(|each| each.scan.written_end * 8)
                 .sum(),
@@ -61,11 +66,13 @@ impl Finish<'_> {
         // First, since what follows may need the space.
         remove_leftovers(self.storage, &self.listing.leftovers)?;
         report.kept_copies = self.keep_copies(&candidates)?;
+        let mut copies = std::mem::take(&mut self.copies);
 
         let (mut staying, leaving) = self.divide(candidates, report.clean);
-        self.report_side_cars(&staying, &mut report);
-        self.remove_side_cars(&staying)?;
+        report_side_cars(copies.iter().chain(&staying), &mut report);
+        self.remove_side_cars(&copies, &staying)?;
         let log_end = staying.last().map_or(0, Staying::end);
+        let members = self.members_of(&staying, &copies);
         let meta = self
             .origin
             .settle(
@@ -74,12 +81,18 @@ impl Finish<'_> {
                 newest_epoch,
                 self.verdict.watermark,
                 log_end,
+                members,
             )
             .map_err(RecoverError::io(META))?;
         if !report.clean {
             let names = leaving.iter().rev().map(String::as_str);
             repair::remove_in_order(self.storage, names).map_err(RecoverError::io("."))?;
             mend_all(self.storage, &mut staying, self.verdict.watermark)?;
+            for each in &mut copies {
+                // All of it was durable when it was counted.
+                let mended = each.mend(self.storage, u64::MAX, false);
+                mended.map_err(RecoverError::io(&each.candidate.file.name))?;
+            }
             // A file that stays may have got its name right before the crash.
             self.storage
                 .sync_directory()
@@ -89,23 +102,54 @@ impl Finish<'_> {
             cut.map_err(RecoverError::io(&last.candidate.file.name))?;
         }
 
-        report.segments = staying.len() as u64;
-        report.records = staying.iter().map(|each| each.kept.records).sum();
+        report.segments = (copies.len() + staying.len()) as u64;
+        let all = copies.iter().chain(&staying);
+        report.records = all.map(|each| each.kept.records).sum();
         report.losses = std::mem::take(&mut self.files.losses);
         report.losses.append(&mut self.verdict.losses);
         let previous = staying
             .last()
             .map_or((0, 0), |last| (last.candidate.file.base, last.end()));
-        let (segments, side_cars) = number(staying)?;
+        copies.append(&mut staying);
+        let (segments, side_cars) = number(copies)?;
         Ok(Recovered {
             meta,
             segments,
             side_cars,
+            members,
             log_end,
             previous,
             high_water_ms,
             report,
         })
+    }
+
+    /// The compacted files, then the segments of the log.
+    fn with_copies<'a>(
+        &'a self,
+        candidates: &'a [Candidate],
+    ) -> impl Iterator<Item = &'a Candidate> {
+        let copies = self.copies.iter().map(|each| &each.candidate);
+        copies.chain(candidates)
+    }
+
+    /// Which files count from now on.
+    fn members_of(&self, staying: &[Staying], copies: &[Staying]) -> Members {
+        let first = staying.first().map_or(0, |first| first.candidate.file.base);
+        let end = |each: &Staying| each.candidate.file.base + each.kept.tail;
+        Members {
+            log_start: if self.members.log_start == 0 {
+                0
+            } else {
+                first
+            },
+            compacted: Tally::of(copies.iter().map(|each| each.candidate.file.base)),
+            compacted_end: copies
+                .iter()
+                .map(end)
+                .fold(self.members.compacted_end, u64::max),
+            removing: self.members.removing,
+        }
     }
 
     /// Whether everything is as a proper close left it. The log then ends where META says, so that
@@ -131,8 +175,7 @@ impl Finish<'_> {
                 .high_water_ms
                 .max(candidate.file.header.created_ms)
         };
-        candidates
-            .iter()
+        self.with_copies(candidates)
             .map(of)
             .fold(self.origin.meta().high_water_ms, u64::max)
     }
@@ -144,8 +187,7 @@ impl Finish<'_> {
             candidate.scan.records > 0 || candidate.file.header.created_ms > 0
         };
         let epoch = |candidate: &Candidate| position::epoch_of(candidate.file.base);
-        candidates
-            .iter()
+        self.with_copies(candidates)
             .filter(proven)
             .map(epoch)
             .max()
@@ -182,7 +224,12 @@ impl Finish<'_> {
             candidate.file.new_header
                 || self.verdict.kept.get(*index).is_some_and(|kept| kept.lossy)
         };
-        for (_, candidate) in candidates.iter().enumerate().filter(changed) {
+        let copies = self.copies.iter();
+        let copies = copies
+            .filter(|each| each.candidate.file.new_header || each.kept.lossy)
+            .map(|each| &each.candidate);
+        let segments = candidates.iter().enumerate().filter(changed);
+        for candidate in copies.chain(segments.map(|(_, candidate)| candidate)) {
             let name = &candidate.file.name;
             names.push(repair::keep_copy(self.storage, name).map_err(RecoverError::io(name))?);
         }
@@ -192,33 +239,23 @@ impl Finish<'_> {
         Ok(names)
     }
 
-    /// Which side-cars vouched for their segment, and which did not.
-    fn report_side_cars(&self, staying: &[Staying], report: &mut RecoveryReport) {
-        for Staying { candidate, .. } in staying {
-            match &candidate.side_car {
-                SideCar::Good(_) => report.side_cars += 1,
-                SideCar::Missing => report.side_cars_missing += 1,
-                SideCar::Bad(damage) => report.side_cars_bad.push(BadSideCar {
-                    file: side_car_name(&candidate.file.name),
-                    damage: *damage,
-                }),
-            }
-        }
-    }
-
     /// Removes all side-cars but those that stay good.
-    fn remove_side_cars(&self, staying: &[Staying]) -> Result<(), RecoverError> {
+    fn remove_side_cars(
+        &self,
+        copies: &[Staying],
+        staying: &[Staying],
+    ) -> Result<(), RecoverError> {
         let stays = |base: &u64| {
             let of = |each: &&Staying| each.candidate.file.base == *base;
             let good = |each: &Staying| each.candidate.is_vouched_for() && !each.kept.lossy;
-            staying.iter().find(of).is_some_and(good)
+            copies.iter().chain(staying).find(of).is_some_and(good)
         };
         let names: Vec<_> = self
             .listing
             .side_cars
             .iter()
-            .filter(|base| !stays(base))
-            .map(|base| side_car_name(&segment_name(*base)))
+            .filter(|(base, _)| !stays(base))
+            .map(|(_, name)| name.clone())
             .collect();
         remove_leftovers(self.storage, &names)
     }
@@ -242,6 +279,20 @@ impl Finish<'_> {
         leaving.reverse();
         leaving.extend(candidates.map(|candidate| candidate.file.name));
         (staying, leaving)
+    }
+}
+
+/// Which side-cars vouched for their segment, and which did not.
+fn report_side_cars<'a>(staying: impl Iterator<Item = &'a Staying>, report: &mut RecoveryReport) {
+    for Staying { candidate, .. } in staying {
+        match &candidate.side_car {
+            SideCar::Good(_) => report.side_cars += 1,
+            SideCar::Missing => report.side_cars_missing += 1,
+            SideCar::Bad(damage) => report.side_cars_bad.push(BadSideCar {
+                file: side_car_name(&candidate.file.name),
+                damage: *damage,
+            }),
+        }
     }
 }
 
@@ -277,6 +328,14 @@ fn remove_leftovers(storage: &dyn Storage, names: &[String]) -> Result<(), Recov
 }
 
 impl Staying {
+    /// A compacted file.
+    pub(super) fn of_copies(mut candidate: Candidate, kept: Kept) -> Self {
+        if candidate.file.new_header {
+            candidate.file.header.copies_end = kept.tail;
+        }
+        Self { candidate, kept }
+    }
+
     /// Position behind its last range.
     fn end(&self) -> u64 {
         self.candidate.file.base + self.kept.tail
@@ -332,7 +391,7 @@ impl Staying {
         .run()?;
         candidate.memory = open.map(false)?;
         let limit = if last { u64::MAX } else { kept.tail };
-        let found = scan(&candidate.memory, file.base, file.header.seed(), limit);
+        let found = scan_file(&candidate.memory, &file.header, limit);
         let same = found.spots.is_empty()
             && found.end == kept.tail
             && found.written_end == kept.tail
@@ -374,7 +433,13 @@ fn number(
             None,
             candidate.memory,
             kept.tail,
-        );
+        )
+        .recovered(file.header.created_ms);
+        let segment = if file.header.is_compacted() {
+            segment.compacted()
+        } else {
+            segment
+        };
         side_cars.push(match candidate.side_car {
             SideCar::Good(index) => {
                 segment.set_indexed();

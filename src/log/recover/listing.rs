@@ -3,12 +3,12 @@
 //! Everything in the directory is the store's own. A name that is none of ours stops the open:
 //! whoever put it there may believe that the directory is theirs.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use crate::fs::Storage;
 use crate::fs::lock::LOCK_NAME;
 use crate::log::meta::{META, META_PREPARING};
-use crate::log::prepare::segment_name;
+use crate::log::prepare::{compacted_name, segment_name};
 use crate::log::recover::RecoverError;
 
 /// Ending of a copy that a salvage keeps of what it is about to change.
@@ -27,9 +27,11 @@ pub(super) struct Listing {
     pub(super) meta: bool,
     /// Base of each segment, by its name, in order.
     pub(super) segments: Vec<u64>,
-    /// Base of each segment that has a side-car, by the side-car's name.
-    pub(super) side_cars: BTreeSet<u64>,
-    /// Files that were being made when the process ended. Nothing refers to them.
+    /// Name of each side-car, by the base of its segment or compacted file.
+    pub(super) side_cars: BTreeMap<u64, String>,
+    /// Base of each compacted file, in order.
+    pub(super) compacted: Vec<u64>,
+    /// Files that were being made when the process ended, or given up. Nothing refers to them.
     pub(super) leftovers: Vec<String>,
     /// Copies kept by earlier salvages.
     pub(super) copies: Vec<String>,
@@ -55,7 +57,7 @@ impl Listing {
                 None => false,
                 Some(Name::Lock) => true,
                 Some(Name::SideCar(base)) => {
-                    listing.side_cars.insert(base);
+                    listing.side_cars.insert(base, name.clone());
                     true
                 }
                 Some(Name::Meta) => {
@@ -64,6 +66,10 @@ impl Listing {
                 }
                 Some(Name::Segment(base)) => {
                     listing.segments.push(base);
+                    true
+                }
+                Some(Name::Compacted(base)) => {
+                    listing.compacted.push(base);
                     true
                 }
                 Some(Name::Leftover) => {
@@ -90,6 +96,7 @@ enum Name {
     Meta,
     Segment(u64),
     SideCar(u64),
+    Compacted(u64),
     Leftover,
     Copy,
 }
@@ -100,7 +107,7 @@ impl Name {
             let ours = name == META_PREPARING
                 || matches!(
                     Self::of(made),
-                    Some(Self::Segment(_) | Self::SideCar(_) | Self::Copy)
+                    Some(Self::Segment(_) | Self::Compacted(_) | Self::SideCar(_) | Self::Copy)
                 );
             return ours.then_some(Self::Leftover);
         }
@@ -121,19 +128,29 @@ impl Name {
                     copied
                 }
             });
-            return (original == META || base_of(original).is_some()).then_some(Self::Copy);
+            return (original == META || Self::of_stem(original).is_some()).then_some(Self::Copy);
         }
-        if let Some(segment) = name.strip_suffix(SIDE_CAR) {
-            return base_of(segment).map(Self::SideCar);
+        if let Some(stem) = name.strip_suffix(SIDE_CAR) {
+            return match Self::of_stem(stem)? {
+                Self::Segment(base) | Self::Compacted(base) => Some(Self::SideCar(base)),
+                _ => None,
+            };
         }
-        base_of(name.strip_suffix(".log")?).map(Self::Segment)
+        Self::of_stem(name.strip_suffix(".log")?)
+    }
+
+    /// A file of records, by its name without the ending.
+    fn of_stem(stem: &str) -> Option<Self> {
+        base_of(stem, "segment-", segment_name)
+            .map(Self::Segment)
+            .or_else(|| base_of(stem, "compacted-", compacted_name).map(Self::Compacted))
     }
 }
 
-/// The base in a segment's name without its ending. Only the very way we write it counts.
-fn base_of(stem: &str) -> Option<u64> {
-    let base = u64::from_str_radix(stem.strip_prefix("segment-")?, 16).ok()?;
-    (segment_name(base).strip_suffix(".log") == Some(stem)).then_some(base)
+/// The base in a name without its ending. Only the very way we write it counts.
+fn base_of(stem: &str, prefix: &str, name: fn(u64) -> String) -> Option<u64> {
+    let base = u64::from_str_radix(stem.strip_prefix(prefix)?, 16).ok()?;
+    (name(base).strip_suffix(".log") == Some(stem)).then_some(base)
 }
 
 /// What the `number`-th copy (from 1) of a file is called.
@@ -174,6 +191,17 @@ mod tests {
             ("segment-0000001000000000.log", Some(Name::Segment(1 << 36))),
             ("segment-0000001000000000.log.tmp", Some(Name::Leftover)),
             ("segment-0000001000000000.idx", Some(Name::SideCar(1 << 36))),
+            (
+                "compacted-0000001000000000.log",
+                Some(Name::Compacted(1 << 36)),
+            ),
+            ("compacted-0000001000000000.log.tmp", Some(Name::Leftover)),
+            (
+                "compacted-0000001000000000.idx",
+                Some(Name::SideCar(1 << 36)),
+            ),
+            ("compacted-0000001000000000.damaged", Some(Name::Copy)),
+            ("compacted-1000000000.log", None),
             ("segment-0000001000000000.idx.tmp", Some(Name::Leftover)),
             ("segment-0000001000000000.damaged", Some(Name::Copy)),
             ("segment-0000001000000000.12.damaged", Some(Name::Copy)),

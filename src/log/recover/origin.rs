@@ -5,6 +5,7 @@ use std::io;
 use crate::corruption::Damage;
 use crate::fs::Storage;
 use crate::log::header::FORMAT_VERSION;
+use crate::log::members::Members;
 use crate::log::meta::{META, Meta, MetaError, MetaFile};
 use crate::log::position;
 use crate::log::recover::files::Files;
@@ -25,6 +26,14 @@ pub(super) enum Found {
 }
 
 impl Found {
+    /// The files that count, as far as META tells.
+    pub(super) fn members(&self) -> Option<Members> {
+        match self {
+            Self::Whole(file) => Some(file.meta().members),
+            Self::Damaged(_) | Self::Missing(_) => None,
+        }
+    }
+
     /// Reads META.
     ///
     /// # Errors
@@ -36,7 +45,7 @@ impl Found {
         salvage: bool,
     ) -> Result<Self, RecoverError> {
         if !listing.meta {
-            return match listing.segments.len() {
+            return match listing.segments.len() + listing.compacted.len() {
                 segments if segments > 0 && !salvage => Err(RecoverError::MetaMissing { segments }),
                 segments => Ok(Self::Missing(segments)),
             };
@@ -75,19 +84,25 @@ impl Origin {
     ///
     /// When no header tells what the store's identity was, or there are no random bytes for a new
     /// one.
-    pub(super) fn resolve(found: Found, files: &Files, now_ms: u64) -> Result<Self, RecoverError> {
+    pub(super) fn resolve(
+        found: Found,
+        files: &Files,
+        compacted: &Files,
+        now_ms: u64,
+    ) -> Result<Self, RecoverError> {
+        let from_headers = || files.meta().or_else(|| compacted.meta());
         let fresh = || Meta::fresh(now_ms).map_err(RecoverError::io(META));
         match found {
             Found::Whole(file) => Ok(Self::Loaded(file)),
             Found::Missing(0) => fresh().map(Self::New),
-            Found::Missing(segments) => files
-                .meta()
+            Found::Missing(segments) => from_headers()
                 .map(Self::Rebuilt)
                 .ok_or(RecoverError::MetaMissing { segments }),
             // Nothing was ever written that it could be needed for.
-            Found::Damaged(_) if files.is_empty() => fresh().map(Self::Rebuilt),
-            Found::Damaged(slots) => files
-                .meta()
+            Found::Damaged(_) if files.is_empty() && compacted.is_empty() => {
+                fresh().map(Self::Rebuilt)
+            }
+            Found::Damaged(slots) => from_headers()
                 .map(Self::Rebuilt)
                 .ok_or(RecoverError::MetaDamaged { slots }),
         }
@@ -121,6 +136,7 @@ impl Origin {
         newest_epoch: u64,
         watermark: u64,
         log_end: u64,
+        members: Members,
     ) -> io::Result<MetaFile> {
         let jumped = |epoch: u64| (epoch.max(newest_epoch) + EPOCH_JUMP).min(position::EPOCH_MAX);
         match self {
@@ -128,6 +144,7 @@ impl Origin {
             Self::Rebuilt(mut meta) => {
                 meta.epoch = jumped(meta.epoch);
                 meta.watermark = watermark.min(log_end);
+                meta.members = members;
                 MetaFile::create(storage, meta)
             }
             Self::Loaded(mut file) => {
@@ -140,6 +157,7 @@ impl Origin {
                     file.update(|meta| {
                         meta.clean = false;
                         meta.watermark = meta.watermark.min(log_end);
+                        meta.members = members;
                         if doubtful {
                             meta.epoch = jumped(meta.epoch);
                         }

@@ -15,6 +15,7 @@ fn plan(disk: &SimulatedDisk, epoch: u64, over: u64) -> Plan {
     let behind = position::first_position(epoch + 1);
     Plan {
         meta: MetaFile::create(disk, meta).expect("META"),
+        copies_start: position::first_position(epoch - 1),
         next_base: behind + over - SEGMENT_BYTES / 8,
         previous: (0, 0),
         segment_bytes: SEGMENT_BYTES,

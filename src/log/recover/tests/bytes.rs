@@ -509,6 +509,7 @@ fn noise_is_scanned_and_never_believed() {
             watermark: 0,
             created_ms: 0,
             secret: meta.meta().secret,
+            copies_end: 0,
         };
         let memory = Memory::heap(SEGMENT_BYTES as usize / 8);
         for word in 512..memory.words() {
@@ -524,7 +525,7 @@ fn noise_is_scanned_and_never_believed() {
             };
             memory.word(word).store(raw, Ordering::Relaxed);
         }
-        let found = scan(&memory, header.base, header.seed(), u64::MAX);
+        let found = scan_file(&memory, &header, u64::MAX);
         assert_eq!(found.records, 0);
         assert!(found.end <= found.written_end && found.written_end <= 1024);
         let mut at = 512;

@@ -78,6 +78,7 @@ impl Writer {
             watermark: self.watermark,
             created_ms: self.now_ms,
             secret: meta.secret,
+            copies_end: 0,
         };
         let segment = prepare_segment(&self.disk, &header, 0, Zeroing::Ahead).expect("a segment");
         self.previous = (segment.base, segment.end());
