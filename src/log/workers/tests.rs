@@ -88,6 +88,8 @@ fn the_next_segment_of_an_epoch_follows_the_one_before_and_is_linked_to_it() {
 fn behind_the_last_epoch_no_segment_is_made() {
     let disk = SimulatedDisk::new();
     let mut plan = plan(&disk, position::EPOCH_MAX - 1, 1);
+    let last = |meta: &mut Meta| meta.epoch = position::EPOCH_MAX;
+    plan.meta.update(last).expect("META");
     plan.next_base = position::first_position(position::EPOCH_MAX);
     plan.next_base += (1 << 36) - SEGMENT_BYTES / 8 + 1;
     prepare(&mut plan, &disk).expect_err("all epochs are used up");
