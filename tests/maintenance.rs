@@ -321,7 +321,7 @@ fn sparse_compacted_files_are_compacted_again() {
 #[test]
 fn a_forgotten_result_does_not_come_back_by_its_copy() {
     let mut world = World::new();
-    for number in 0..10 {
+    for number in 0..40 {
         world.finish_for(&numbered(number), HOUR * 10, response(number));
     }
     world.roll();
