@@ -127,9 +127,21 @@ fn files(directory: &Path, prefix: &str) -> Vec<String> {
         let name = entry.expect("an entry").file_name();
         name.into_string().expect("a name")
     });
-    let mut names: Vec<_> = names.filter(|name| name.starts_with(prefix)).collect();
+    let mut names: Vec<_> = names
+        .filter(|name| name.starts_with(prefix) && name.ends_with(".log"))
+        .collect();
     names.sort();
     names
+}
+
+/// Every side-car stands beside its file.
+fn assert_no_stray_side_cars(directory: &Path) {
+    for entry in fs::read_dir(directory).expect("a list") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "idx") {
+            assert!(path.with_extension("log").exists(), "{}", path.display());
+        }
+    }
 }
 
 /// All that a store says of keys that exist.
@@ -276,6 +288,10 @@ fn what_is_live_is_copied_and_answers_the_same() {
     assert_eq!(answers(&world.store, 50), expected);
     assert_eq!(answers(&world.killed().store, 50), expected);
     let world = world.reopen();
+    let report = world.store.recovery_report();
+    assert_eq!(report.side_cars_missing, 0, "{report:?}");
+    assert!(report.side_cars >= 2, "{report:?}");
+    assert_no_stray_side_cars(world.directory.path());
     assert_eq!(answers(&world.store, 50), expected);
     assert_eq!(bytes(&held), response(0), "a response outlives its file");
 
@@ -481,7 +497,7 @@ fn the_thread_does_it_by_itself_and_keeps_no_store_open() {
         .open(directory.path())
         .expect("nobody has it open");
     let names = files(directory.path(), "");
-    assert!(names.len() <= 5, "{names:?}");
+    assert!(names.len() <= 3, "{names:?}");
     drop(store);
 }
 
