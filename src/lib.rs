@@ -154,7 +154,8 @@
 //! What no store can promise: that the effect in another system and its mark here are one step. That
 //! is what interrupted keys, checkpoints and downstream keys are for.
 //!
-//! This version does not reclaim disk space: the log only grows.
+//! Disk space of what is over comes back in the background, in whole segments: see
+//! [`Options::maintenance`].
 //!
 //! # Threads, tasks, runtimes
 //!

@@ -116,8 +116,10 @@ const FAMILIES: &[Family] = &[
         series: &[
             ("prepared", |stats| stats.segments_prepared),
             ("unsynced", |stats| stats.segments_unsynced),
+            ("compacted", |stats| stats.segments_compacted),
             ("durable", |stats| {
-                let others = stats.segments_prepared + stats.segments_unsynced;
+                let others =
+                    stats.segments_prepared + stats.segments_unsynced + stats.segments_compacted;
                 stats.segments.saturating_sub(others)
             }),
         ],
@@ -128,6 +130,51 @@ const FAMILIES: &[Family] = &[
         Unit::Bytes,
         "Bytes of all segment files",
         &[("", |stats| stats.segment_bytes)],
+    ),
+    Family {
+        name: "oncekey_record_bytes",
+        kind: Kind::Gauge,
+        unit: Unit::Bytes,
+        help: "Bytes of records, by whether they answer somebody",
+        label: "state",
+        series: &[
+            ("live", |stats| stats.live_bytes),
+            ("dead", |stats| stats.dead_bytes),
+        ],
+    },
+    Family {
+        name: "oncekey_maintenance_passes_total",
+        kind: Kind::Counter,
+        unit: Unit::Count,
+        help: "Passes of maintenance that ended",
+        label: "end",
+        series: &[
+            ("succeeded", |stats| stats.maintenance.passes),
+            ("failed", |stats| stats.maintenance.passes_failed),
+        ],
+    },
+    single(
+        "oncekey_maintenance_failing",
+        Kind::Gauge,
+        Unit::Count,
+        "1 while the newest pass of maintenance has failed, 0 otherwise",
+        &[("", |stats| {
+            u64::from(stats.maintenance.last_failure.is_some())
+        })],
+    ),
+    single(
+        "oncekey_segments_removed_total",
+        Kind::Counter,
+        Unit::Count,
+        "Segments that maintenance gave up",
+        &[("", |stats| stats.maintenance.done.segments_removed)],
+    ),
+    single(
+        "oncekey_copied_bytes_total",
+        Kind::Counter,
+        Unit::Bytes,
+        "Bytes of records that maintenance copied out of segments",
+        &[("", |stats| stats.maintenance.done.bytes_copied)],
     ),
     single(
         "oncekey_available_bytes",

@@ -310,7 +310,8 @@ impl Options {
     /// [prepared ahead](Self::prepared_segments). No new segment is made that would take the log
     /// over the limit. A claim that finds no room in those that exist is then refused, by an error
     /// other than that of a full disk; room that was set aside for completions is there all the
-    /// same. A completion that is larger than what was set aside may be
+    /// same. Maintenance may go over the limit by what it copies, until what it was copied from is
+    /// gone. A completion that is larger than what was set aside may be
     /// [refused](crate::WriteError::LimitReached) as well, with the guard still held.
     pub fn max_disk_bytes(mut self, bytes: u64) -> Self {
         self.disk_bytes_max = Some(bytes);

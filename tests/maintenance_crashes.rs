@@ -295,3 +295,27 @@ fn nothing_is_given_up_for_what_a_loss_of_power_takes_back() {
     }
     assert!(disk.count(OperationKind::Remove) >= 2);
 }
+
+/// The records of pending keys lie in segments that closes have cut short.
+#[test]
+fn keys_without_an_outcome_outlive_restarts_and_the_segments_between_them() {
+    for durability in DURABILITIES {
+        let (disk, clock) = (SimulatedDisk::new(), ManualClock::new(START_MS));
+        let open = || {
+            let options = options(&clock).durability(durability);
+            options.open_simulated(&disk).expect("opens")
+        };
+        for number in [0, 1] {
+            let store = open();
+            drop(store.claim(&numbered(number), request()).expect("a claim"));
+        }
+        let store = open();
+        let again = interrupted(store.claim(&numbered(0), request()).expect("a claim"));
+        let report = store.maintain().expect("a pass");
+        assert!(report.segments_removed >= 1, "{report:?}");
+        assert_eq!(store.stats().pending_keys, 2);
+        drop((again, store));
+        let store = open();
+        assert_eq!(store.recovery_report().interrupted, 2, "{durability:?}");
+    }
+}

@@ -142,6 +142,11 @@ impl Appender {
         self.roll.lock().ready.len()
     }
 
+    /// The end of the log when it was opened.
+    pub(crate) fn opened_at(&self) -> u64 {
+        self.opened_at
+    }
+
     /// The segments whose records may not be durable, oldest first.
     pub(crate) fn chain(&self) -> Vec<Arc<Segment>> {
         self.roll.lock().chain.iter().map(Arc::clone).collect()

@@ -60,8 +60,10 @@ pub(crate) struct Sources {
 /// One change of the files that count.
 #[derive(Debug)]
 pub(crate) struct GivingUp<'a> {
-    /// How many of the oldest segments of the log do not count any more, and the base of the next.
+    /// Base of the oldest segment of the log that counts from now on, if that changes.
     pub(crate) log_start: Option<u64>,
+    /// All segments of the log before it.
+    pub(crate) sources: &'a [Arc<Segment>],
     /// New compacted files.
     pub(crate) added: &'a [Arc<Segment>],
     /// A compacted file that does not count any more.
@@ -79,17 +81,23 @@ impl Log {
         let watermark = shared.commit.watermark();
         // What is active may be empty, and was then prepared before the end of the log was known.
         let is_empty = shared.appender.tail() <= active + FIRST_RECORD;
-        let mut sources = Sources {
-            log_rest: active,
-            ..Sources::default()
-        };
+        let opened_at = shared.appender.opened_at();
+        // What an earlier open has written ends with its last record. In a segment of this one that
+        // is known only once all of it is reserved.
+        let is_durable =
+            |segment: &Segment| segment.tail() <= opened_at || segment.end() <= watermark;
+        let mut sources = Sources::default();
+        let mut rest = None;
         for segment in shared.segments.all() {
             if segment.is_compacted() {
                 sources.compacted.push(segment);
-            } else if segment.base < active && segment.end() <= watermark {
+            } else if rest.is_none() && segment.base < active && is_durable(&segment) {
                 sources.log.push(segment);
+            } else {
+                rest.get_or_insert(segment.base);
             }
         }
+        sources.log_rest = rest.unwrap_or(active);
         if is_empty && let Some(newest) = sources.log.pop() {
             sources.log_rest = newest.base;
         }
@@ -146,6 +154,13 @@ impl Log {
     pub(crate) fn give_up(&self, change: &GivingUp<'_>) -> io::Result<()> {
         let shared = self.shared();
         let mut plan = shared.plan.lock();
+        if let Some(log_start) = change.log_start {
+            let mut older = shared.segments.all();
+            older.retain(|segment| !segment.is_compacted() && segment.base < log_start);
+            let older = older.iter().map(|segment| segment.base);
+            let sources = change.sources.iter().map(|segment| segment.base);
+            assert!(older.eq(sources), "only the oldest segments are given up");
+        }
         let mut members = plan.meta.meta().members;
         members.log_start = change.log_start.unwrap_or(members.log_start);
         for segment in change.added {

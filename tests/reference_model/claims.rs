@@ -286,6 +286,7 @@ impl Side {
     /// A future that is dropped at once, or after it was polled once.
     pub fn claim_dropped(&mut self, shared: &mut Shared, asked: &Asked, polled: bool) {
         let expected = self.expected(asked);
+        let results = self.store().stats().completed_keys;
         let (key, options) = (name(asked.key), self.options(asked));
         let claim = self
             .store()
@@ -306,7 +307,7 @@ impl Side {
         match (expected, found) {
             (Expected::Started, None) => {
                 let before = self.state(asked.key).clone();
-                let replaced = self.store().stats().completed_keys < self.done_count();
+                let replaced = self.store().stats().completed_keys < results;
                 let written_ms = self.written_ms;
                 // Released, so that a loss of power can find it pending.
                 self.undone(asked, None);

@@ -223,6 +223,8 @@ impl Side {
             .max_clock_jump(Duration::from_millis(JUMP_MAX_MS))
             .restored(restored)
             .stripes(2)
+            // By steps of their own.
+            .maintenance(false)
             .clock(Arc::new(self.clock.clone()));
         let (mut failures, mut jumped_from_ms) = (0, None);
         let store = loop {

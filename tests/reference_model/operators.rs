@@ -1,6 +1,6 @@
 //! Guards that come too late, and operators who remove keys or take them from their owners.
 
-use oncekey::{AdminError, ClaimError, Durability, Forget, Token, WriteError};
+use oncekey::{AdminError, ClaimError, Durability, Forget, MaintenanceError, Token, WriteError};
 
 use crate::model::{Hold, State, name};
 use crate::side::{LateGuard, Side};
@@ -64,6 +64,15 @@ impl Side {
                 lease_ms,
                 closed,
             });
+        }
+    }
+
+    /// Changes no answer, whatever it does.
+    pub fn maintain(&mut self) {
+        match self.store().maintain() {
+            Ok(_) => {}
+            Err(MaintenanceError::Unavailable(error)) => assert!(self.excuses(&error), "{error}"),
+            Err(error) => assert!(self.excuses_space(), "{error}"),
         }
     }
 

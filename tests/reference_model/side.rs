@@ -222,6 +222,7 @@ impl Side {
             Step::Interrupt { key, other_token } => self.interrupt(*key, *other_token),
             Step::Get { key, style } => self.get(*key, *style),
             Step::Flush { style } => self.flush(*style),
+            Step::Maintain => self.maintain(),
             Step::Advance { ms } => {
                 self.time_passes(*ms, |clock, by| clock.advance(by));
             }

@@ -173,6 +173,7 @@ pub enum Step {
     Flush {
         style: Style,
     },
+    Maintain,
     Advance {
         ms: u64,
     },
@@ -298,6 +299,7 @@ fn call() -> BoxedStrategy<Step> {
             .prop_map(|(key, other_token)| Step::Interrupt { key, other_token }),
         2 => (key(), style()).prop_map(|(key, style)| Step::Get { key, style }),
         1 => style().prop_map(|style| Step::Flush { style }),
+        2 => Just(Step::Maintain),
     ]
     .boxed()
 }

@@ -6,6 +6,7 @@ mod blocking;
 mod claims;
 mod closing;
 mod growth;
+mod moves;
 mod readers;
 mod removals;
 mod tickets;

@@ -50,9 +50,7 @@ impl<'a> Pass<'a> {
             copied_bytes = tracing::field::Empty,
         );
         let _entered = span.enter();
-        if !mutation("judged_before_it_is_published") {
-            self.settle()?;
-        }
+        self.settle()?;
         self.refresh(plan)?;
         let slots = self.slots_where(|number| plan.has(number));
         let judged_ms = engine.time.now_ms();
@@ -73,6 +71,7 @@ impl<'a> Pass<'a> {
         let log = &engine.log;
         log.give_up(&GivingUp {
             log_start: (!plan.log.is_empty()).then_some(plan.log_rest),
+            sources: &plan.log,
             added: &copies,
             removed: None,
             judged_ms,
@@ -93,6 +92,7 @@ impl<'a> Pass<'a> {
         for segment in &plan.compacted {
             log.give_up(&GivingUp {
                 log_start: None,
+                sources: &[],
                 added: &[],
                 removed: Some(segment),
                 judged_ms,
@@ -109,14 +109,11 @@ impl<'a> Pass<'a> {
     /// count half done.
     fn make_durable(&self) -> Result<MutexGuard<'a, ()>, MaintenanceError> {
         let log = &self.engine.log;
-        if !mutation("superseded_by_what_is_not_durable") {
-            block_on(log.durable(log.tail(), Lead::Allowed)).map_err(|poison| {
-                Unavailable::Poisoned {
-                    file: poison.file,
-                    source: poison.source,
-                }
-            })?;
-        }
+        let durable = block_on(log.durable(log.tail(), Lead::Allowed));
+        durable.map_err(|poison| Unavailable::Poisoned {
+            file: poison.file,
+            source: poison.source,
+        })?;
         loop {
             // Those who waited for the disk were woken, and may have closed the store.
             self.check()?;
@@ -195,11 +192,7 @@ impl<'a> Pass<'a> {
                 (Kind::Complete, Some(slot)) => findings.expired.push((hash, slot)),
                 // What it removed was copied only if the log has begun behind it since. Where it has
                 // expired by itself the copy answers nobody, removed or not.
-                (Kind::Forget, None)
-                    if record.token < log_start
-                        && now_ms < record.deadline_ms
-                        && !mutation("removal_not_copied") =>
-                {
+                (Kind::Forget, None) if record.token < log_start && now_ms < record.deadline_ms => {
                     findings.keep.push(keep);
                 }
                 (_, None) => {}
@@ -221,10 +214,7 @@ impl<'a> Pass<'a> {
                 continue;
             };
             let new = Slot::new(moved.hash, segment.number, moved.offset);
-            let is_moved = self.engine.change_slot(moved.hash, moved.slot, |stripe| {
-                stripe.move_completed(moved.slot, new)
-            });
-            if is_moved {
+            if self.engine.move_slot(moved.hash, moved.slot, new) {
                 segment.worth().add(moved.deadline_ms, moved.words);
             }
         }
@@ -247,6 +237,18 @@ impl<'a> Pass<'a> {
 }
 
 impl Engine {
+    /// Lets a result be found in its copy, unless it is gone.
+    pub(in crate::engine) fn move_slot(&self, hash: u64, old: Slot, new: Slot) -> bool {
+        if mutation("moved_in_two_steps") {
+            let is_removed = self.change_slot(hash, old, |stripe| stripe.remove_completed(old));
+            if is_removed {
+                self.index.lock(hash).insert_completed(new);
+            }
+            return is_removed;
+        }
+        self.change_slot(hash, old, |stripe| stripe.move_completed(old, new))
+    }
+
     /// Changes a slot if it is still there, under its stripe's lock.
     ///
     /// While its key is being forgotten it stays, and whoever forgets it will take out exactly this
@@ -255,7 +257,7 @@ impl Engine {
         let mut round = 0;
         loop {
             let mut stripe = self.index.lock(hash);
-            if !stripe.has_completed(slot) && !mutation("moved_though_it_is_gone") {
+            if !stripe.has_completed(slot) {
                 return false;
             }
             if !stripe.is_changing_at(hash) || mutation("moved_while_it_is_forgotten") {
