@@ -170,11 +170,11 @@ const FAMILIES: &[Family] = &[
         &[("", |stats| stats.maintenance.done.segments_removed)],
     ),
     single(
-        "oncekey_copied_bytes_total",
+        "oncekey_records_copied_total",
         Kind::Counter,
-        Unit::Bytes,
-        "Bytes of records that maintenance copied out of segments",
-        &[("", |stats| stats.maintenance.done.bytes_copied)],
+        Unit::Count,
+        "Records that maintenance copied out of segments",
+        &[("", |stats| stats.maintenance.done.records_copied)],
     ),
     single(
         "oncekey_available_bytes",

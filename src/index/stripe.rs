@@ -114,8 +114,10 @@ impl Stripe {
 
     /// Whether a transition of a key with this hash is under way.
     pub(crate) fn is_changing_at(&self, hash: u64) -> bool {
-        let changing = |live: &Box<Live>| live.hash == hash && live.phase == Phase::Changing;
-        self.live.find(mix(hash), changing).is_some()
+        let found = self.live.iter_hash(mix(hash));
+        found
+            .filter(|live| live.hash == hash)
+            .any(|live| live.phase == Phase::Changing)
     }
 
     /// Gives memory back that the tables have not needed since a peak.

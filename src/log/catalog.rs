@@ -88,7 +88,10 @@ impl Worth {
     pub(crate) fn remove(&self, deadline_ms: u64, words: u64) {
         let bucket = &self.words[bucket_of(deadline_ms.saturating_sub(self.since_ms))];
         let less = |counted: u32| Some(counted.saturating_sub(words as u32));
-        let _ = bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        // It always has another value to try.
+        bucket
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .unwrap_or_default();
     }
 
     /// About how many words still answer at this store time.
