@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
 use super::finish::Refusal;
-use super::{Engine, Finish, Grant, Level, Outcome, Request, Stored, Wait};
+use super::{Engine, Finish, Grant, Level, Opened, Outcome, Request, Stored, Wait};
 use crate::block::block_on;
 use crate::clock::{Clock, StoreTime};
 use crate::engine::places::Places;
