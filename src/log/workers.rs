@@ -635,6 +635,8 @@ impl Log {
 
         let table = Segments::new();
         for segment in &segments {
+            // There is no page of header from which a side-car could be made.
+            segment.set_indexed();
             table.insert(segment);
         }
         let end = segments.last().map_or(BASE, |segment| segment.end());
