@@ -38,7 +38,7 @@ use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use contest::crew::Lap;
-use contest::host::directory;
+use contest::place::directory;
 use report::{Report, Series, Target};
 
 /// Requests under way at once.

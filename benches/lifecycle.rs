@@ -28,8 +28,9 @@ use tempfile::TempDir;
 
 use contest::contestants::{Contestant, Oncekey, Volatile};
 use contest::crew::{Crew, Lap};
-use contest::host::{Host, directory};
+use contest::host::Host;
 use contest::keys::{KEY_BYTES, Keys, RESPONSE_BYTES, response, shuffled};
+use contest::place::directory;
 use floor::{BareSync, Floor, lifecycle_bytes};
 
 const THREADS: [usize; 3] = [1, 2, 32];

@@ -26,8 +26,8 @@ use parking_lot::Mutex;
 
 use contest::contestants::{Contestant, Oncekey, Volatile};
 use contest::crew::{Crew, Lap};
-use contest::host::directory;
 use contest::keys::{KEY_BYTES, Keys, RESPONSE_BYTES, response, shuffled};
+use contest::place::directory;
 use floor::{BareSync, Floor, lifecycle_bytes};
 use report::{Report, Series, Target};
 

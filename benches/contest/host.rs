@@ -1,23 +1,13 @@
 //! Stores for the contest: always with room enough, never more on the disk than a few segments.
 
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use oncekey::Durability;
 use tempfile::TempDir;
 
 use super::contestants::Contestant;
-
-/// A directory for one store, under the target directory: removed when dropped.
-pub fn directory() -> TempDir {
-    let parent = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    std::fs::create_dir_all(&parent).expect("the target directory can be written");
-    tempfile::Builder::new()
-        .prefix("oncekey-bench-")
-        .tempdir_in(parent)
-        .expect("the target directory can be written")
-}
+use super::place::directory;
 
 /// Gives out stores with room for the next lap, and the numbers of keys that are free in them.
 pub struct Host<C> {

@@ -2,10 +2,11 @@
 //!
 //! [`keys`] makes what is claimed, [`contestants`] are who competes, [`crew`] runs them on threads
 //! that were started before the clock, and [`host`] gives each of them stores with enough room, in a
-//! directory under the target directory that is removed afterwards.
+//! directory of its own ([`place`]).
 #![allow(dead_code, reason = "each bench uses its part")]
 
 pub mod contestants;
 pub mod crew;
 pub mod host;
 pub mod keys;
+pub mod place;
