@@ -12,8 +12,6 @@
 //! memory the store takes. Nothing passes or fails. Without `--bench` (as `cargo test --benches` runs
 //! it) it runs for two seconds.
 
-#[path = "contest/host.rs"]
-mod host;
 #[path = "contest/place.rs"]
 mod place;
 mod plot;
