@@ -201,6 +201,8 @@ pub mod documentation {
     #[cfg(all(feature = "client", any(feature = "reqwest", not(doctest))))]
     #[doc = include_str!("../docs/client.md")]
     pub mod client {}
+    #[doc = include_str!("../docs/consumers.md")]
+    pub mod consumers {}
     #[doc = include_str!("../docs/design.md")]
     pub mod design {}
     #[doc = include_str!("../docs/durability.md")]
@@ -236,6 +238,7 @@ mod error;
 mod fingerprint;
 #[cfg(feature = "http")]
 pub mod http;
+pub mod inbox;
 mod index;
 #[cfg(feature = "testing")]
 mod internals;
@@ -250,6 +253,7 @@ mod open_error;
 mod operation;
 mod options;
 mod parallel;
+pub mod reconcile;
 mod report;
 mod response;
 mod run;

@@ -11,7 +11,6 @@ use crate::claim::Saved;
 use crate::clock::time;
 use crate::engine::{Engine, Finish, Grant, Level, Opened, Refusal, Stored};
 use crate::error::{FinishError, WriteError};
-#[cfg(feature = "http")]
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
 use crate::log::commit::Lead;
@@ -129,14 +128,13 @@ impl Operation {
     }
 
     /// What it takes to derive downstream keys after the guard was given away.
-    #[cfg(feature = "http")]
     pub(crate) fn downstream(&self) -> Downstream {
         let grant = self.grant();
-        Downstream {
-            engine: Arc::clone(&self.engine),
-            key: grant.key.clone(),
-            fingerprint: grant.fingerprint,
-        }
+        Downstream::new(
+            Arc::clone(&self.engine),
+            grant.key.clone(),
+            grant.fingerprint,
+        )
     }
 
     /// Stores a note of up to 4,096 bytes for whoever takes over if this attempt is interrupted: a
@@ -160,6 +158,19 @@ impl Operation {
     /// As for [`checkpoint`](Self::checkpoint).
     pub async fn checkpoint_async(&mut self, note: impl AsRef<[u8]>) -> Result<(), WriteError> {
         let level = self.level(Lead::Never);
+        let (engine, grant) = self.parts()?;
+        engine.checkpoint(grant, note.as_ref(), level).await
+    }
+
+    /// [`checkpoint_async`](Self::checkpoint_async), durable with the next sync.
+    pub(crate) async fn checkpoint_unsynced(
+        &mut self,
+        note: impl AsRef<[u8]>,
+    ) -> Result<(), WriteError> {
+        let level = Level {
+            durability: Durability::Buffered,
+            lead: Lead::Never,
+        };
         let (engine, grant) = self.parts()?;
         engine.checkpoint(grant, note.as_ref(), level).await
     }
@@ -281,6 +292,36 @@ impl Operation {
         }
     }
 
+    /// Completes at a level that may be another than the claim's.
+    pub(crate) async fn complete_at(
+        self,
+        level: Level,
+        response: Option<&[u8]>,
+    ) -> Result<Option<Saved>, FinishError> {
+        let finish = Finish::Complete {
+            response,
+            principal: None,
+            retention_ms: self.grant().retention_ms,
+        };
+        self.finish(finish, level).await
+    }
+
+    /// Releases at a level that may be another than the claim's.
+    pub(crate) async fn release_at(self, level: Level) -> Result<(), FinishError> {
+        self.finish(Finish::Release, level).await.map(drop)
+    }
+
+    /// Gives back a key that nothing was done about: free where it was, interrupted otherwise. Waits
+    /// for nothing.
+    pub(crate) fn give_back(mut self) {
+        if let Some(grant) = self.grant.take() {
+            match grant.past {
+                None => self.engine.release_unseen(&grant),
+                Some(_) => self.engine.abandon(&grant),
+            }
+        }
+    }
+
     async fn finish(self, finish: Finish<'_>, level: Level) -> Result<Option<Saved>, FinishError> {
         let result = match &self.grant {
             Some(grant) => self.engine.finish(grant, finish, level).await,
@@ -341,15 +382,22 @@ impl Operation {
 }
 
 /// The downstream keys of an operation, without its guard.
-#[cfg(feature = "http")]
+#[derive(Clone)]
 pub(crate) struct Downstream {
     engine: Arc<Opened>,
     key: Key,
     fingerprint: Fingerprint,
 }
 
-#[cfg(feature = "http")]
 impl Downstream {
+    pub(crate) fn new(engine: Arc<Engine>, key: Key, fingerprint: Fingerprint) -> Self {
+        Self {
+            engine,
+            key,
+            fingerprint,
+        }
+    }
+
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }

@@ -28,6 +28,7 @@ use crate::maintenance::{MaintenanceError, MaintenanceReport};
 use crate::open_error::OpenError;
 use crate::operation::Operation;
 use crate::options::{ClaimOptions, Options, ResolvedClaim};
+use crate::reconcile::{self, Interrupted, ReconcileError, ReconcileReport, Verdict};
 use crate::report::RecoveryReport;
 use crate::run::{RunError, RunOptions};
 use crate::snapshot::{self, Snapshot, SnapshotError};
@@ -171,7 +172,6 @@ impl Store {
         Options::new().open(directory)
     }
 
-    #[cfg(any(feature = "http", feature = "client"))]
     pub(crate) fn settings(&self) -> &crate::options::Settings {
         self.engine.settings()
     }
@@ -267,6 +267,22 @@ impl Store {
         match self.requests(keys, &options, Lead::Never) {
             Ok(requests) => batch::claim_many(&self.engine, requests).await,
             Err(errors) => errors,
+        }
+    }
+
+    /// [`claim_many`](Self::claim_many) with options for each key.
+    pub(crate) async fn claim_each(
+        &self,
+        keys: &[(Key, Fingerprint, ClaimOptions)],
+        lead: Lead,
+    ) -> Vec<Result<Claim, ClaimError>> {
+        let requests: Result<Vec<_>, _> = keys
+            .iter()
+            .map(|(key, fingerprint, options)| self.request(key, *fingerprint, options, lead))
+            .collect();
+        match requests {
+            Ok(requests) => batch::claim_many(&self.engine, requests).await,
+            Err(error) => keys.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
@@ -433,6 +449,95 @@ impl Store {
     /// [`Unavailable`] on a closed store.
     pub fn interrupted(&self) -> Result<Vec<PendingKey>, Unavailable> {
         self.list(false)
+    }
+
+    /// Asks what became of every key whose outcome is unknown, and writes it down.
+    ///
+    /// Walks the [interrupted](Self::interrupted) keys, [abandoned](Options::abandon_after) ones
+    /// included, in no particular order and each at most once. `ask` is shown what the last attempt
+    /// left, its checkpoint, its age and the keys of its calls to other systems, and says what became
+    /// of it: see [`Verdict`]. A key that it keeps is not touched.
+    ///
+    /// Nobody is shut out while it is asked. A key that is claimed, resumed or removed meanwhile
+    /// belongs to whoever did that: the verdict is dropped and the key counted as
+    /// [overtaken](ReconcileReport::overtaken). **So do not act in `ask`, only look.** An interrupted
+    /// attempt may not have stopped: a request that it sent can still be on its way. Keep what is
+    /// younger than the longest that such a request takes.
+    ///
+    /// What was completed is kept for the store's retention from now on. In
+    /// [`Durability::Sync`](crate::Durability::Sync) each verdict is durable before the next key is
+    /// asked about. What is in memory at once is the keys of one stripe of the index; a panic of
+    /// `ask` leaves its key as it was. An error about one key is in the report, and the walk goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`] on a store that is closed, or that refuses writes after a failed sync: the
+    /// walk ends there, and verdicts given before stand.
+    ///
+    /// # Examples
+    ///
+    /// A provider that takes idempotency keys is asked whether there is a charge under this one:
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use std::time::Duration;
+    /// use oncekey::reconcile::Verdict;
+    /// # use oncekey::{Claim, Fingerprint, Key, KeyState, Store};
+    /// # struct Provider(std::collections::HashMap<String, String>);
+    /// # impl Provider {
+    /// #     fn find_by_key(&self, key: &str) -> Result<Option<String>, std::io::Error> {
+    /// #         Ok(self.0.get(key).cloned())
+    /// #     }
+    /// # }
+    /// # const LONGEST_CALL: Duration = Duration::ZERO;
+    /// # let store = Store::open(dir.path())?;
+    /// # let key = Key::new("acct_1", "POST /v1/payments", "k-1")?;
+    /// # let Claim::Started(operation) = store.claim(&key, Fingerprint::none())? else { panic!() };
+    /// # let charged = (operation.downstream_key("charge"), "ch_1".to_owned());
+    /// # drop(operation);
+    /// # let provider = Provider([charged].into());
+    ///
+    /// let report = store.reconcile(|interrupted| {
+    ///     if interrupted.age() < LONGEST_CALL {
+    ///         return Verdict::Keep;
+    ///     }
+    ///     match provider.find_by_key(&interrupted.downstream_key("charge")) {
+    ///         Ok(Some(charge)) => Verdict::completed(charge),
+    ///         Ok(None) => Verdict::Release,
+    ///         Err(_) => Verdict::Keep,
+    ///     }
+    /// })?;
+    /// assert_eq!((report.completed, report.failed), (1, 0));
+    /// # assert!(matches!(store.get(&key)?, KeyState::Completed(_)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reconcile(
+        &self,
+        ask: impl FnMut(&Interrupted) -> Verdict,
+    ) -> Result<ReconcileReport, Unavailable> {
+        reconcile::reconcile_blocking(&self.engine, ask)
+    }
+
+    /// [`reconcile`](Self::reconcile) without blocking. A future that is dropped stops between two
+    /// keys, or leaves the one at hand interrupted.
+    ///
+    /// # Errors
+    ///
+    /// As for [`reconcile`](Self::reconcile).
+    pub async fn reconcile_async(
+        &self,
+        ask: impl AsyncFnMut(&Interrupted) -> Verdict,
+    ) -> Result<ReconcileReport, Unavailable> {
+        reconcile::reconcile(&self.engine, Lead::Never, ask).await
+    }
+
+    /// Settles one key whose outcome is unknown: see [`reconcile::settle_key`].
+    pub(crate) fn settle_key(
+        &self,
+        key: &Key,
+        decide: impl FnOnce(Option<&bytes::Bytes>) -> Verdict,
+    ) -> Result<bool, ReconcileError> {
+        reconcile::settle_key(&self.engine, key, decide)
     }
 
     /// The state of the store at this moment.

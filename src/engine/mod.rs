@@ -7,7 +7,8 @@
 //! wake-up happens under a stripe lock.
 //!
 //! `claim` starts an operation or tells what became of it, `finish` ends one, `progress` serves its
-//! owner in between, `lookup` reads records back, `wait` waits, `open` and `close` frame it all.
+//! owner in between, `settle` writes down what became of one that has none, `lookup` reads records
+//! back, `wait` waits, `open` and `close` frame it all.
 
 mod change;
 mod claim;
@@ -19,6 +20,7 @@ mod open;
 mod places;
 mod progress;
 mod rebuild;
+mod settle;
 mod wait;
 
 #[cfg(all(test, oncekey_loom))]
@@ -50,6 +52,7 @@ pub(crate) use self::finish::{Finish, Forgotten, Refusal};
 pub(crate) use self::lookup::{Look, Stored};
 pub(crate) use self::open::start;
 pub(crate) use self::progress::TicketParts;
+pub(crate) use self::settle::Unsettled;
 pub(crate) use self::wait::Wait;
 
 /// An open store.
