@@ -4,6 +4,7 @@
 //! A child works on a directory of the parent's and writes what it does to a journal there. Where a
 //! test fails its directory is kept, and its path printed.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -59,14 +60,21 @@ impl Orders {
         self.directory.join("journal")
     }
 
+    /// What a child finds them in.
+    pub fn environment(&self) -> [(&'static str, OsString); 3] {
+        [
+            (DIRECTORY, self.directory.clone().into()),
+            (SEED, self.seed.to_string().into()),
+            (ROUND, self.round.to_string().into()),
+        ]
+    }
+
     /// Starts the test of this name as a child and kills it.
     pub fn kill_child(&self, test: &str, when: When) {
         let before = Journal::len(&self.journal());
         let child = Command::new(std::env::current_exe().expect("this test"))
             .args(["--exact", test, "--nocapture", "--test-threads", "1"])
-            .env(DIRECTORY, &self.directory)
-            .env(SEED, self.seed.to_string())
-            .env(ROUND, self.round.to_string())
+            .envs(self.environment())
             .env("RUST_BACKTRACE", "0")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
