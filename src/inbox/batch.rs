@@ -52,7 +52,7 @@ impl Shared {
             operations: std::mem::take(&mut batch.claimed).into_iter(),
         };
         let mut worked = Vec::new();
-        while let Some((index, operation)) = unstarted.operations.next() {
+        for (index, operation) in unstarted.operations.by_ref() {
             let handle = async |event: &mut Event| handler(index, event).await;
             let outcome = self.work(how, operation, handle).await;
             worked.push(index);
