@@ -390,7 +390,7 @@ pub(crate) struct Downstream {
 }
 
 impl Downstream {
-    pub(crate) fn new(engine: Arc<Engine>, key: Key, fingerprint: Fingerprint) -> Self {
+    pub(crate) fn new(engine: Arc<Opened>, key: Key, fingerprint: Fingerprint) -> Self {
         Self {
             engine,
             key,

@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use crate::block::block_on;
 use crate::clock::time;
-use crate::engine::{Engine, Level, Request, Unsettled};
+use crate::engine::{Level, Opened, Request, Unsettled};
 use crate::error::{ClaimError, FinishError, Unavailable, WriteError};
 use crate::inbox::note::Note;
 use crate::key::Key;
@@ -139,7 +139,7 @@ impl Interrupted {
         })
     }
 
-    fn unsettled(engine: &Arc<Engine>, key: Key, found: &Unsettled) -> Self {
+    fn unsettled(engine: &Arc<Opened>, key: Key, found: &Unsettled) -> Self {
         let now_ms = engine.time().now_ms();
         let checkpoint = found.checkpoint.clone().map(Note::of_handler);
         Self {
@@ -209,7 +209,7 @@ impl fmt::Debug for Interrupted {
 
 /// [`reconcile`] on this thread.
 pub(crate) fn reconcile_blocking(
-    engine: &Arc<Engine>,
+    engine: &Arc<Opened>,
     mut ask: impl FnMut(&Interrupted) -> Verdict,
 ) -> Result<ReconcileReport, Unavailable> {
     let ask = async |interrupted: &Interrupted| ask(interrupted);
@@ -218,7 +218,7 @@ pub(crate) fn reconcile_blocking(
 
 /// Walks all keys, stripe by stripe: what is in memory is the keys of one stripe.
 pub(crate) async fn reconcile(
-    engine: &Arc<Engine>,
+    engine: &Arc<Opened>,
     lead: Lead,
     mut ask: impl AsyncFnMut(&Interrupted) -> Verdict,
 ) -> Result<ReconcileReport, Unavailable> {
@@ -244,7 +244,7 @@ pub(crate) async fn reconcile(
 
 /// Settles one key as `decide` says of its checkpoint as it is stored. Whether it is settled now.
 pub(crate) fn settle_key(
-    engine: &Arc<Engine>,
+    engine: &Arc<Opened>,
     key: &Key,
     decide: impl FnOnce(Option<&Bytes>) -> Verdict,
 ) -> Result<bool, ReconcileError> {
@@ -272,7 +272,7 @@ enum Settled {
 }
 
 async fn settle(
-    engine: &Arc<Engine>,
+    engine: &Arc<Opened>,
     level: Level,
     key: &Key,
     found: &Unsettled,
