@@ -176,7 +176,7 @@ fn segments_in_which_nothing_is_live_are_removed() {
         assert!(report.segments_removed >= 6, "{report:?}");
         assert_eq!(report.bytes_copied, 0, "{report:?}");
         assert!(after.segments <= 3, "{after:?}");
-        assert!(after.segment_bytes <= 3 * 64 << 10, "{after:?}");
+        assert!(after.segment_bytes <= 3 * (64 << 10), "{after:?}");
         assert!(world.files("segment-").len() <= 3);
         assert_eq!(
             after.completed_keys + report.results_expired,
@@ -193,12 +193,12 @@ fn segments_in_which_nothing_is_live_are_removed() {
                 .claim(&key("later"), request())
                 .expect("an answer"),
         );
-        let _ = started(
+        drop(started(
             world
                 .store
                 .claim(&key("filler-0"), request())
                 .expect("a claim"),
-        );
+        ));
     }
 }
 
@@ -246,10 +246,10 @@ fn keys_without_an_outcome_outlive_their_segment() {
     let previous = found.previous().expect("an attempt before");
     assert_eq!(previous.checkpoint.as_deref(), Some(&b"charged ch_1"[..]));
     assert_eq!(found.attempt(), 2);
-    let _ = copy.store.resume(&ticket).expect("the ticket counts");
+    drop(copy.store.resume(&ticket).expect("the ticket counts"));
 
     held.complete("done").expect("the owner still holds it");
-    let _ = world.store.resume(&ticket).expect("the ticket counts");
+    drop(world.store.resume(&ticket).expect("the ticket counts"));
     let again = interrupted(
         world
             .store
@@ -300,7 +300,9 @@ fn what_is_live_is_copied_and_answers_the_same() {
     let report = world.maintain();
     assert!(report.segments_removed >= 1, "{report:?}");
     assert_eq!(world.files("compacted-"), [String::new(); 0]);
-    let _ = started(world.store.claim(&numbered(0), request()).expect("a claim"));
+    drop(started(
+        world.store.claim(&numbered(0), request()).expect("a claim"),
+    ));
     let world = world.reopen();
     assert!(
         answers(&world.store, 50)

@@ -70,25 +70,3 @@ fn a_result_is_moved_or_removed() {
         store.check_quiet(0);
     });
 }
-
-/// A completion that is in a full segment is known to the index once what is under way has settled,
-/// so nobody takes it for dead.
-#[test]
-fn what_is_in_a_full_segment_is_known_once_it_has_settled() {
-    explore(3, || {
-        let store = two_segments();
-        let grant = store.start();
-        let owner = spawn(&store, move |store| {
-            store.complete(&grant, b"a").expect("still held");
-        });
-        let is_full = {
-            let first = store.engine.log.segments().load(0);
-            let first = first.as_ref().expect("it exists");
-            first.tail() == first.end()
-        };
-        let slots = store.engine.settled_slots(0);
-        assert!(slots.len() == 1 || !is_full);
-        owner.join().expect("answered");
-        store.check_quiet(0);
-    });
-}

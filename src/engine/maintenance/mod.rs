@@ -217,22 +217,6 @@ impl Engine {
     }
 }
 
-#[cfg(all(test, oncekey_loom))]
-impl Engine {
-    /// What the index knows of a segment once all that is under way has been published.
-    pub(in crate::engine) fn settled_slots(&self, segment: u16) -> Vec<crate::index::Slot> {
-        let pass = Pass {
-            engine: self,
-            pace: Pace::AtOnce,
-            report: MaintenanceReport::default(),
-            damaged: Vec::new(),
-            damage: None,
-        };
-        pass.settle().expect("not closed");
-        pass.slots_where(|number| number == segment)
-    }
-}
-
 impl Pass<'_> {
     fn work(&mut self) -> Result<(), MaintenanceError> {
         let log = &self.engine.log;
