@@ -299,7 +299,7 @@ fn what_is_live_is_copied_and_answers_the_same() {
     world.clock.advance(HOUR);
     let report = world.maintain();
     assert!(report.segments_removed >= 1, "{report:?}");
-    assert_eq!(world.files("compacted-"), [String::new(); 0]);
+    assert!(world.files("compacted-").is_empty());
     drop(started(
         world.store.claim(&numbered(0), request()).expect("a claim"),
     ));
@@ -331,7 +331,7 @@ fn sparse_compacted_files_are_compacted_again() {
         world = world.reopen();
         assert_eq!(answers(&world.store, 40), expected, "after {hours} hours");
     }
-    assert_eq!(world.files("compacted-"), [String::new(); 0]);
+    assert!(world.files("compacted-").is_empty());
 }
 
 /// The removal stays as long as there may be a copy of what it removed, though all segments of the
@@ -449,9 +449,8 @@ fn a_damaged_record_is_told_and_stops_no_claim() {
         let told = stats.last_failure.expect("a failure");
         assert!(told.contains(first.as_str()), "{told}");
         assert!(world.files("segment-").contains(first));
-        assert_eq!(
-            world.files("compacted-"),
-            [String::new(); 0],
+        assert!(
+            world.files("compacted-").is_empty(),
             "given up all the same"
         );
     }
