@@ -13,7 +13,6 @@
 //! `cargo test --benches` runs it) everything runs once, in miniature.
 
 mod contest;
-#[allow(dead_code, reason = "each bench uses its part")]
 mod floor;
 #[allow(dead_code, reason = "each bench uses its part")]
 mod report;

@@ -166,7 +166,7 @@ impl Random {
 
 fn numbered(number: u64) -> Key {
     let scope = format!("acct_{:08x}", number % 10_000);
-    Key::new(&scope, "POST /v1/payments", &format!("pay_{number:016x}")).expect("a key")
+    Key::new(&scope, "POST /v1/payments", format!("pay_{number:016x}")).expect("a key")
 }
 
 /// Bytes of the files in a directory that have blocks behind them.

@@ -118,8 +118,11 @@ fn a_rejected_event_is_a_dead_letter_at_once() {
     }
 }
 
+/// How a handler ends.
+type Ending = fn(&mut Event) -> Result<(), Failure>;
+
 /// The ways in which a run can leave its outcome open.
-const ENDINGS: [fn(&mut Event) -> Result<(), Failure>; 3] = [
+const ENDINGS: [Ending; 3] = [
     |_| Err(Failure::may_have_acted(error())),
     |_| Err(error())?,
     |_| panic!("on purpose"),
