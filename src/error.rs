@@ -126,8 +126,8 @@ impl fmt::Display for Abandoned {
         write!(
             f,
             "attempt {} was interrupted, its outcome is unknown, and the operation is older than \
-             Options::abandon_after; find out what became of it, then remove the key with \
-             Forget::Force",
+             Options::abandon_after; find out what became of it, then settle it with \
+             Store::reconcile or remove the key with Forget::Force",
             self.attempt
         )
     }
@@ -159,7 +159,8 @@ pub enum ClaimError {
     },
     /// The operation was interrupted and is older than
     /// [`Options::abandon_after`](crate::Options::abandon_after) allows: it is not run again. Find out
-    /// what became of it, then remove the key with [`Forget::Force`](crate::Forget::Force).
+    /// what became of it, then settle it with [`Store::reconcile`](crate::Store::reconcile) or remove
+    /// the key with [`Forget::Force`](crate::Forget::Force).
     Abandoned(Abandoned),
     /// The claim was written but its sync failed: whether it survives a power loss is unknown. The
     /// work was not started; after the store is opened again the key is free or interrupted.

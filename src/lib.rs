@@ -65,6 +65,8 @@
 //! | refuse retries that are older than results are kept | [`ClaimOptions::first_sent`] |
 //! | look at a key without claiming it | [`Store::get`] |
 //! | find keys that hang or wait to be reconciled | [`Store::pending`], [`Store::interrupted`] |
+//! | find out what became of what was cut off | [`Store::reconcile`] |
+//! | handle each event of a queue once | [`inbox::Inbox`] |
 //! | free a key by hand | [`Store::interrupt`], [`Store::forget`] |
 //! | choose durability, retention, limits | [`Options`], [`ClaimOptions`], [`limits`] |
 //! | see what a crash left | [`Store::recovery_report`] |
@@ -107,7 +109,8 @@
 //!
 //! ## Consuming events once
 //!
-//! An event's id says all, so there is nothing to compare, and no answer to keep.
+//! An event's id says all, so there is nothing to compare, and no answer to keep. This is the bare
+//! form; [`inbox`] counts attempts too, and says what to tell the broker.
 //!
 //! ```
 //! # use oncekey::{Claim, Fingerprint, Key, Store};
@@ -184,6 +187,7 @@
 //!
 //! # Guides
 //!
+//! * [consumers](documentation::consumers): consumers of queues, dead letters, reconciliation
 //! * [design](documentation::design): what was built and why
 //! * [format](documentation::format): every byte on disk
 //! * [durability](documentation::durability): levels, crashes, full disks, file systems, copies

@@ -213,7 +213,7 @@ impl Options {
     /// not absent either. A claim gets
     /// [`ClaimError::Abandoned`](crate::ClaimError::Abandoned), the key stays among the
     /// [interrupted](crate::Store::interrupted) ones, and it is free again when somebody has found
-    /// out what became of it and [forgets](crate::Store::forget) it by force. An owner at work is not
+    /// out what became of it and [forgets](crate::Store::forget) it by force, or [reconciles](crate::Store::reconcile) it. An owner at work is not
     /// affected, and may complete however late.
     pub fn abandon_after(mut self, age: Duration) -> Self {
         self.abandon_after = Some(age);

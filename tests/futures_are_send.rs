@@ -1,5 +1,7 @@
 //! Every future of the public interface can be spawned on a runtime that moves tasks.
 
+use oncekey::inbox::{Event, Inbox};
+use oncekey::reconcile::{Interrupted, Verdict};
 use oncekey::{
     ClaimOptions, Fingerprint, Forget, InProgress, Key, Operation, Response, RunOptions, Saved,
     Store, Ticket,
@@ -23,6 +25,7 @@ fn every_future_is_send(store: &Store, key: &Key, ticket: &Ticket) {
         RunOptions::new(),
         async |_: &mut Operation| Ok::<_, std::io::Error>("done"),
     ));
+    send(store.reconcile_async(async |_: &Interrupted| Verdict::Keep));
     let progress = |progress: InProgress| send(progress.wait_async());
     let complete = |operation: Operation| send(operation.complete_async("done"));
     let release = |operation: Operation| send(operation.release_async());
@@ -32,10 +35,19 @@ fn every_future_is_send(store: &Store, key: &Key, ticket: &Ticket) {
     let _ = (progress, complete, release, without, commit, checkpoint);
 }
 
+#[allow(dead_code, unreachable_code, clippy::diverging_sub_expression)]
+fn every_future_of_an_inbox_is_send(inbox: &Inbox, event: &mut Event) {
+    send(inbox.process_async("event", async |_: &mut Event| Ok(())));
+    send(inbox.process_batch_async(["event"], async |_: usize, _: &mut Event| Ok(())));
+    send(event.checkpoint_async("note"));
+}
+
 #[test]
 fn handles_are_send_and_sync() {
     fn shared<T: Send + Sync + 'static>() {}
     shared::<Store>();
+    shared::<Inbox>();
+    shared::<Interrupted>();
     shared::<Key>();
     shared::<Saved>();
     shared::<Response>();
