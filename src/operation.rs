@@ -97,6 +97,12 @@ impl Operation {
         time(self.grant().created_ms)
     }
 
+    /// What the request was claimed with.
+    #[cfg(feature = "client")]
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        self.grant().fingerprint
+    }
+
     /// The interrupted attempt before this one; `None` for the first.
     pub fn previous(&self) -> Option<Previous> {
         let past = self.grant().past.as_ref()?;

@@ -306,6 +306,12 @@ impl Store {
         self.engine.look(key, level).await.map(KeyState::new)
     }
 
+    /// Whether there is nothing of a key, on the disk or on its way there.
+    #[cfg(feature = "http")]
+    pub(crate) async fn is_absent(&self, key: &Key) -> Result<bool, ClaimError> {
+        self.engine.is_absent(key).await
+    }
+
     /// Removes a key: the next claim on it starts afresh. Returns whether there was one; a result
     /// that has expired counts as none, and what is left of it is removed.
     ///
@@ -334,14 +340,14 @@ impl Store {
         Ok(forgotten == Forgotten::Removed)
     }
 
-    /// [`forget_async`](Self::forget_async) of a completed key, durable with the next sync.
+    /// [`forget_async`](Self::forget_async) by force, durable with the next sync.
     #[cfg(feature = "client")]
     pub(crate) async fn forget_unsynced(&self, key: &Key) -> Result<bool, AdminError> {
         let level = Level {
             durability: crate::options::Durability::Buffered,
             lead: Lead::Never,
         };
-        let forgotten = self.engine.forget(key, false, level).await?;
+        let forgotten = self.engine.forget(key, true, level).await?;
         Ok(forgotten == Forgotten::Removed)
     }
 

@@ -68,7 +68,8 @@ pub enum Journaled {
     /// Its process died before the request was in the journal, so it was never sent.
     /// [`Journal::begin`] with the request makes it ready.
     NeverSent(Unsendable),
-    /// It is done: here is the answer, unless that was not kept.
+    /// It is done: here is the answer, unless that was not kept. Without one as well where an
+    /// operation ended, and was forgotten, since it was [listed](Journal::unfinished).
     Done(Option<StoredResponse>),
     /// Somebody in this process has it.
     InHand,
@@ -175,13 +176,15 @@ impl Journal {
             Taken::Other(journaled) => return Ok(*journaled),
         };
         if operation.attempt() > 1
-            && let Some(record) = self.record(&key).await?
+            && let Some(record) = self.record(&operation).await?
         {
             return Ok(self.resumed(operation, record));
         }
         let record = self.new_record(&operation, request);
-        let bytes = record.encode().ok_or(JournalError::TooManyHeaders)?;
-        let written = self.write_request(&key, &bytes).await;
+        let written = match record.encode() {
+            Some(bytes) => self.write_request(&key, &bytes).await,
+            None => Err(JournalError::TooManyHeaders),
+        };
         let written = match written {
             Ok(()) => self.flush().await,
             Err(error) => Err(error),
@@ -241,7 +244,13 @@ impl Journal {
             Taken::Own(operation) => operation,
             Taken::Other(journaled) => return Ok(*journaled),
         };
-        match self.record(key).await? {
+        if operation.attempt() == 1 {
+            // There was nothing to take up any more, so the claim began another one.
+            let released = operation.release_async().await;
+            released.map_err(|error| JournalError::Write(error.error().clone()))?;
+            return Ok(Journaled::Done(None));
+        }
+        match self.record(&operation).await? {
             Some(record) => Ok(self.resumed(operation, record)),
             None => Ok(Journaled::NeverSent(Unsendable::new(
                 self.held(operation),
@@ -254,15 +263,15 @@ impl Journal {
         &self.store
     }
 
-    /// Removes the request of an operation that is done. One that a crash leaves behind is
-    /// overwritten when its name is used again.
+    /// Removes the request of an operation that ends. One that a crash leaves behind is overwritten
+    /// when its name is used again.
     pub(super) async fn remove_request(&self, operation: &Key) {
         let removed = match self.request_key(operation) {
             Ok(key) => self.store.forget_unsynced(&key).await.map(drop),
             Err(_) => return,
         };
         if let Err(error) = removed {
-            tracing::warn!(key = %operation, %error, "the request of a done operation stays");
+            tracing::warn!(key = %operation, %error, "the request of an ended operation stays");
         }
     }
 
@@ -304,7 +313,8 @@ impl Journal {
         }
     }
 
-    async fn flush(&self) -> Result<(), JournalError> {
+    /// Makes all that was written as durable as the store's level says.
+    pub(super) async fn flush(&self) -> Result<(), JournalError> {
         match self.store.settings().durability {
             Durability::Buffered => Ok(()),
             Durability::Sync => {
@@ -345,7 +355,8 @@ impl Journal {
         record
     }
 
-    /// Writes the request, over one that an earlier operation of this name left behind.
+    /// Writes the request, over one that an earlier operation of this name left behind, whole or
+    /// half-written.
     async fn write_request(&self, operation: &Key, bytes: &[u8]) -> Result<(), JournalError> {
         let max = self.store.settings().response_bytes_max;
         if bytes.len() > max {
@@ -373,17 +384,23 @@ impl Journal {
         }
     }
 
-    async fn record(&self, operation: &Key) -> Result<Option<Record>, JournalError> {
-        let key = self.request_key(operation)?;
+    /// The request of an operation; `None` where it was not written yet.
+    async fn record(&self, operation: &Operation) -> Result<Option<Record>, JournalError> {
+        let key = self.request_key(operation.key())?;
         let state = self.store.get_async(&key).await;
         let KeyState::Completed(saved) = state.map_err(JournalError::Store)? else {
             return Ok(None);
         };
+        // An operation is written before its request: this one was left by another of the same name.
+        if saved.created_at() < operation.created_at() {
+            return Ok(None);
+        }
         let Ok(Replay::Response(bytes)) = saved.by_scope() else {
             return Err(JournalError::Damaged);
         };
         let record = Record::decode(bytes.into()).ok_or(JournalError::Damaged)?;
-        Ok(Some(record))
+        let is_its_own = fingerprint(&record.request()) == operation.fingerprint();
+        Ok(is_its_own.then_some(record))
     }
 }
 

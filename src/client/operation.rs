@@ -57,11 +57,11 @@ impl Held {
     }
 
     async fn discard(self) -> Result<(), JournalError> {
-        let (journal, key) = (self.journal, self.operation.key().clone());
+        // Before the name is free: whoever begins it then writes a request of his own.
+        self.journal.remove_request(self.operation.key()).await;
         let released = self.operation.release_async().await;
         released.map_err(|error| JournalError::Write(error.error().clone()))?;
-        journal.remove_request(&key).await;
-        Ok(())
+        self.journal.flush().await
     }
 
     /// What is kept of an answer; `None` for one that is too large.

@@ -153,14 +153,67 @@ async fn an_operation_without_its_request_was_never_sent() {
     drop(again);
     assert_eq!(ready(book.resume().await).key().as_str(), key);
 
-    // A request that an earlier operation left behind is not this one's.
-    let book = Book::new();
-    let Claim::Started(left) = book.store.claim(&stored, Fingerprint::none()).unwrap() else {
-        panic!("it is free")
-    };
-    left.complete(b"old").unwrap();
-    let operation = book.begin("order-17", request("http://a/", "new")).await;
-    assert_eq!(operation.attempt().unwrap().request().body(), "new");
+    // A request that an earlier operation left behind, or half-written, is not this one's.
+    for is_whole in [true, false] {
+        let book = Book::new();
+        let Claim::Started(left) = book.store.claim(&stored, Fingerprint::none()).unwrap() else {
+            panic!("it is free")
+        };
+        match is_whole {
+            true => drop(left.complete(b"old").unwrap()),
+            false => drop(left),
+        }
+        let operation = book.begin("order-17", request("http://a/", "new")).await;
+        assert_eq!(operation.attempt().unwrap().request().body(), "new");
+        drop(operation);
+        drop(ready(book.resume().await));
+    }
+}
+
+/// Two crashes: one between the end of an operation and the removal of its request, one between the
+/// next operation of that name and its own request.
+#[tokio::test]
+async fn a_request_that_was_left_behind_is_not_sent_for_another_operation() {
+    use oncekey::{Claim, Fingerprint, Forget, Key};
+
+    let url = "http://a/";
+    let name = Key::new("client-journal", "operation", "order-17").unwrap();
+    for (next, is_same) in [("new", false), ("old", true)] {
+        let book = Book::new();
+        let old = book.begin("order-17", request(url, "old")).await;
+        let until = old.send_until();
+        drop(old);
+        book.store.forget(&name, Forget::Force).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        // As far as `begin` came.
+        let parts = ["POST", url, "text/plain", next];
+        let fingerprint = parts
+            .iter()
+            .fold(Fingerprint::builder(), |all, part| all.part(part));
+        let Claim::Started(died) = book.store.claim(&name, fingerprint.finish()).unwrap() else {
+            panic!("the name is new")
+        };
+        drop(died);
+        let Journaled::NeverSent(operation) = book.resume().await else {
+            panic!("its request was not written")
+        };
+        drop(operation);
+        let operation = book.begin("order-17", request(url, next)).await;
+        assert_eq!(operation.attempt().unwrap().request().body(), next);
+        assert!(
+            operation.send_until() > until,
+            "the same request: {is_same}"
+        );
+        drop(operation);
+        assert_eq!(
+            ready(book.resume().await)
+                .attempt()
+                .unwrap()
+                .request()
+                .body(),
+            next
+        );
+    }
 }
 
 /// Whatever a loss of power takes, it takes nothing of an operation that was begun.
@@ -190,6 +243,21 @@ async fn an_operation_survives_a_loss_of_power() {
         assert_eq!(operation.key().as_str(), key);
         assert_eq!(operation.attempt().unwrap().request().body(), "paid");
     }
+}
+
+/// Somebody has decided that it is not sent: it does not come back.
+#[tokio::test]
+async fn an_operation_that_was_discarded_stays_out_of_the_journal_after_a_loss_of_power() {
+    let options = Options::new()
+        .durability(Durability::Sync)
+        .segment_size(64 << 10);
+    let disk = SimulatedDisk::new();
+    let journal = Journal::new(options.open_simulated(&disk).unwrap(), HOUR);
+    let begun = journal.begin("order-17", request("http://a/", "paid"));
+    ready(begun.await.unwrap()).discard().await.unwrap();
+    let store = options.open_simulated(&disk.crash_all_lost()).unwrap();
+    let journal = Journal::new(store, HOUR);
+    assert!(journal.unfinished().unwrap().is_empty());
 }
 
 /// Power is lost at every step of the disk, from the first claim to the removal of the request.
