@@ -33,6 +33,9 @@ pub enum JournalError {
     /// Credentials are not written to disk, and may be stale when an operation is resumed: add them
     /// to each attempt.
     Credentials(HeaderName),
+    /// The URI has a user's name or password before its host. As for
+    /// [`Credentials`](Self::Credentials).
+    CredentialsInUri,
     /// The system gives no random bytes.
     NoRandomness,
     /// What is kept of the operation was not written by this version of the journal.
@@ -69,6 +72,9 @@ impl fmt::Display for JournalError {
                 "the header {name} holds credentials, which are not journaled; add it to each \
                  attempt"
             ),
+            Self::CredentialsInUri => f.write_str(
+                "the URI holds credentials, which are not journaled; add them to each attempt",
+            ),
             Self::NoRandomness => f.write_str("the system gives no random bytes"),
             Self::Damaged => f.write_str(
                 "what the journal has of the operation was not written by this version of it",
@@ -94,6 +100,7 @@ impl Error for JournalError {
             | Self::TooManyHeaders
             | Self::HasKey(_)
             | Self::Credentials(_)
+            | Self::CredentialsInUri
             | Self::NoRandomness
             | Self::Damaged => None,
         }

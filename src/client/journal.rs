@@ -281,6 +281,10 @@ impl Journal {
 
     /// Whether a request may be journaled.
     fn check(&self, request: &Request<Bytes>) -> Result<(), JournalError> {
+        let authority = request.uri().authority();
+        if authority.is_some_and(|authority| authority.as_str().contains('@')) {
+            return Err(JournalError::CredentialsInUri);
+        }
         if request.headers().contains_key(&self.header) {
             return Err(JournalError::HasKey(self.header.clone()));
         }

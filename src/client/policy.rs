@@ -274,7 +274,8 @@ impl Retries {
         };
         let asked = retry_after.filter(|asked| *asked <= self.policy.retry_after_max);
         // Full jitter: backon's own goes from the delay to its double.
-        let delay = asked.unwrap_or_default() + delay_max.mul_f64(fastrand::f64());
+        let jitter = delay_max.mul_f64(fastrand::f64());
+        let delay = asked.unwrap_or_default().saturating_add(jitter);
         if self.begin.elapsed().saturating_add(delay) > self.policy.total_time {
             return Next::Stop(GaveUp::TimeUsedUp);
         }

@@ -11,6 +11,8 @@
 //!
 //! Counts and lengths are LEB128 numbers in their shortest form, as in stored answers.
 
+use std::fmt;
+
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, Method, Request, Uri};
 
@@ -19,7 +21,7 @@ use crate::stored_response::{FIELDS_MAX, fields, put, put_number, take};
 const VERSION: u8 = 1;
 
 /// A request with its key's header in it, and until when it may be sent.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Record {
     pub(super) send_until_ms: u64,
     pub(super) method: Method,
@@ -68,6 +70,18 @@ impl Record {
         *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = self.headers.clone();
         request
+    }
+}
+
+/// What is shown ends up in logs, where neither the key nor the request belongs.
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record")
+            .field("method", &self.method)
+            .field("host", &self.uri.host())
+            .field("path", &self.uri.path())
+            .field("body_bytes", &self.body.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -47,7 +47,8 @@ impl Verdict {
     ///
     /// | answer | verdict |
     /// |---|---|
-    /// | 2xx, 3xx | final |
+    /// | 2xx, 3xx but those below | final |
+    /// | 307, 308: to be sent elsewhere, and not carried out here | open |
     /// | 4xx or 5xx with `X-Should-Retry` or `Stripe-Should-Retry`: `true` | again |
     /// | 429, 502, 503, 504 | again; open with the hint `false` |
     /// | 409 with a `Retry-After` that can be read: in progress | again; open with the hint `false` |
@@ -58,6 +59,10 @@ impl Verdict {
     /// `now` is for a `Retry-After` with a date where the answer has no `Date`.
     #[must_use]
     pub fn of(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Self {
+        // RFC 9110, 15.4.8 and 15.4.9: the client has still to send the request, to another place.
+        if matches!(status.as_u16(), 307 | 308) {
+            return Self::Open;
+        }
         if status.is_success() || status.is_redirection() {
             return Self::Final;
         }

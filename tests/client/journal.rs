@@ -116,6 +116,11 @@ async fn what_must_not_or_cannot_be_kept_is_refused_and_leaves_nothing() {
         assert!(matches!(&error, JournalError::Credentials(found) if found == name));
         assert!(!error.to_string().contains("secret"));
     }
+    let in_uri = "https://shop:secret@api.example/v1/payments";
+    let error = book.journal.begin("a", request(in_uri, "")).await;
+    let error = error.unwrap_err();
+    assert!(matches!(error, JournalError::CredentialsInUri));
+    assert!(!error.to_string().contains("secret"));
     let mut keyed = request(URL, "");
     keyed
         .headers_mut()
@@ -125,16 +130,47 @@ async fn what_must_not_or_cannot_be_kept_is_refused_and_leaves_nothing() {
     let large = request(URL, "").map(|_| Bytes::from(vec![0; 2 << 20]));
     let error = book.journal.begin("a", large).await.unwrap_err();
     assert!(matches!(error, JournalError::RequestTooLarge { .. }));
+    let mut many = request(URL, "");
+    for _ in 0..1_024 {
+        many.headers_mut().append("x-a", "1".parse().unwrap());
+    }
+    let error = book.journal.begin("a", many).await.unwrap_err();
+    assert!(matches!(error, JournalError::TooManyHeaders));
     let error = book.journal.begin("", request(URL, "")).await.unwrap_err();
     assert!(matches!(error, JournalError::Name(_)));
     assert!(book.journal.unfinished().unwrap().is_empty());
     assert_eq!(book.store.stats().pending_keys, 0);
 }
 
+/// Two who go through the list: one ends what the other is about to take up.
+#[tokio::test]
+async fn an_operation_that_ended_since_it_was_listed_does_not_come_back() {
+    let book = Book::new();
+    drop(book.begin("order-17", request(URL, "")).await);
+    let listed = book.journal.unfinished().unwrap();
+    ready(book.resume().await).discard().await.unwrap();
+    let resumed = book.journal.resume(&listed[0]).await.unwrap();
+    assert!(matches!(resumed, Journaled::Done(None)), "{resumed:?}");
+    assert!(book.journal.unfinished().unwrap().is_empty());
+    assert_eq!(book.store.stats().pending_keys, 0);
+}
+
+/// As the guide's own loop prints what is not ready.
+#[tokio::test]
+async fn what_is_shown_of_an_operation_has_neither_key_nor_request() {
+    let book = Book::new();
+    let operation = book.begin("order-17", request(URL, "card 4242")).await;
+    let key = operation.key().as_str().to_owned();
+    let attempt = format!("{:?}", operation.attempt());
+    let shown = format!("{attempt} {:?}", Journaled::Ready(operation));
+    assert!(!shown.contains(&key), "{shown}");
+    assert!(!shown.contains("4242"), "{shown}");
+}
+
 #[tokio::test]
 async fn an_answer_is_final_or_the_operation_goes_on() {
     let book = Book::new();
-    for status in [401, 409, 429, 500, 503] {
+    for status in [307, 308, 401, 409, 429, 500, 503] {
         let operation = book.begin("a", request(URL, "")).await;
         let sent = operation.send(async |_| answer(status, "")).await;
         let Err(SendError::NotFinal { answer, .. }) = sent else {

@@ -36,6 +36,9 @@ const TABLE: &[(Came, Decision)] = &[
     (Status(200, &[("x-should-retry", "true")]), Done),
     (Status(303, &[]), Done),
     (Status(304, &[]), Done),
+    // Not carried out here: the request is to be sent to another place.
+    (Status(307, &[]), Stop),
+    (Status(308, &[]), Stop),
     (Status(400, &[]), Done),
     (Status(400, &[("retry-after", "5")]), Done),
     (Status(401, &[]), Stop),
@@ -241,6 +244,19 @@ fn no_attempt_begins_after_the_total_time() {
     };
     assert!(matches!(next(2), Next::Wait(_)));
     assert_eq!(next(6), Next::Stop(GaveUp::TimeUsedUp));
+}
+
+/// From a server that means harm, to a client that believes everything.
+#[test]
+fn a_time_without_end_is_waited_for_and_no_overflow() {
+    let policy = policy()
+        .total_time(Duration::MAX)
+        .retry_after_max(Duration::MAX);
+    let asked = verdict(Status(503, &[("retry-after", "99999999999999999999999")]));
+    for _ in 0..50 {
+        let next = policy.begin().next(&Method::POST, &keyed(), true, asked);
+        assert!(matches!(next, Next::Wait(delay) if delay.as_secs() == u64::MAX));
+    }
 }
 
 #[test]
