@@ -268,6 +268,20 @@ impl Engine {
         }
     }
 
+    /// Whether there is nothing of a key, be it durable or not.
+    #[cfg(feature = "http")]
+    pub(crate) async fn is_absent(&self, key: &Key) -> Result<bool, ClaimError> {
+        self.check_process()?;
+        key.check(self.settings.key_part_bytes_max)?;
+        let hash = self.hash(key);
+        loop {
+            match self.glance(hash, key)? {
+                Glance::Answer(look, _) => return Ok(matches!(look, Look::Absent)),
+                Glance::Settle => self.settled(hash, key).await?,
+            }
+        }
+    }
+
     fn glance(&self, hash: u64, key: &Key) -> Result<Glance, ClaimError> {
         let located = {
             let mut stripe = self.index.lock(hash);

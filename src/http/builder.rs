@@ -227,8 +227,9 @@ impl<S, I> LayerBuilder<S, I> {
 
     /// For whom answers are stored, within a scope: only requests with the same principal get them.
     ///
-    /// For scopes that are a whole tenant. `None` refuses a request with 403, as does one of more
-    /// than 255 bytes.
+    /// For scopes that are a whole tenant. `None` refuses a request with 403, as does an empty one
+    /// and one of more than 255 bytes. It is kept with the answer: an interrupted operation has
+    /// none yet, and goes to whoever in the scope repeats it.
     pub fn principal<T: Into<Vec<u8>>>(
         self,
         principal: impl Fn(&Parts) -> Option<T> + Send + Sync + 'static,

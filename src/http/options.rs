@@ -42,8 +42,9 @@ pub enum StoreFailure {
     /// Run the handler without protection, and count it ([`HttpStats::unprotected`]).
     ///
     /// There is no [`IdempotentOperation`](super::IdempotentOperation) then: a handler takes it as
-    /// optional. Only where nothing was claimed: a key whose record is damaged, or whose claim may have been
-    /// written, is refused all the same.
+    /// optional. Only where nothing was claimed and nothing is known of the key: one that is
+    /// interrupted, whose record is damaged, or whose claim may have been written, is refused all the
+    /// same.
     ///
     /// [`HttpStats::unprotected`]: super::HttpStats::unprotected
     PassThrough,

@@ -37,8 +37,8 @@ enum Kind {
 }
 
 impl Scope {
-    /// From the request's head; `None` refuses the request. At most as many bytes as the store
-    /// takes for a part of a key (255 unless set otherwise).
+    /// From the request's head; `None` refuses the request, and so does an empty name. At most as
+    /// many bytes as the store takes for a part of a key (255 unless set otherwise).
     pub fn from_request<T: Into<Vec<u8>>>(
         caller: impl Fn(&Parts) -> Option<T> + Send + Sync + 'static,
     ) -> Self {
@@ -55,6 +55,10 @@ impl Scope {
     /// another did.
     pub fn global() -> Self {
         Self(Kind::Global)
+    }
+
+    pub(super) fn is_global(&self) -> bool {
+        matches!(self.0, Kind::Global)
     }
 
     pub(super) fn of(&self, parts: &Parts) -> Option<Vec<u8>> {

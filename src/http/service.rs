@@ -38,7 +38,7 @@ use super::options::{KeyRule, RESPONSE_BYTES_DEFAULT, RouteOptions, StoreFailure
 use super::problem::{Problem, ProblemKind};
 use super::replay;
 use super::scope::{operation_name, shortened};
-use super::work::Work;
+use super::work::{self, Work};
 
 /// A service behind an [`IdempotencyLayer`](super::IdempotencyLayer).
 ///
@@ -215,12 +215,14 @@ where
     let scope = shared
         .scope
         .of(&parts)
+        // An empty name is what is left where somebody forgot to look whether there is one.
+        .filter(|scope| !scope.is_empty() || shared.scope.is_global())
         .ok_or_else(|| unknown("Nobody is authenticated."))?;
     let principal = match &settings.principal {
         None => None,
         Some(find) => Some(
             find(&parts)
-                .filter(|principal| principal.len() <= PRINCIPAL_BYTES_MAX)
+                .filter(|principal| (1..=PRINCIPAL_BYTES_MAX).contains(&principal.len()))
                 .ok_or_else(|| unknown("Nobody is authenticated."))?,
         ),
     };
@@ -321,7 +323,12 @@ async fn claim(shared: &Shared, ready: &Ready) -> Decided {
             Err(ClaimError::TooManyWaiters { .. }) => {
                 return in_progress(shared, key, settings.retry_after.as_secs().max(1));
             }
-            Err(error) => return failed(shared, key, &error),
+            Err(ClaimError::Abandoned(abandoned)) => {
+                debug!(%key, attempt = abandoned.attempt, "interrupted too long ago");
+                counters.outcome_unknown.add();
+                return Decided::Answer(work::outcome_unknown());
+            }
+            Err(error) => return failed(shared, key, &error).await,
         };
     }
 }
@@ -334,20 +341,35 @@ fn in_progress(shared: &Shared, key: &Key, retry_after_secs: u64) -> Decided {
     Decided::Answer(Problem::new(ProblemKind::InProgress, detail).retry_after(retry_after_secs))
 }
 
-fn failed(shared: &Shared, key: &Key, error: &ClaimError) -> Decided {
+async fn failed(shared: &Shared, key: &Key, error: &ClaimError) -> Decided {
     shared.counters.store_failures.add();
-    // Only where it is certain that nothing was claimed, and that nothing is known of the key.
-    let may_pass = matches!(
-        error,
-        ClaimError::OutOfSpace(_) | ClaimError::TooManyPending { .. } | ClaimError::Unavailable(_)
-    );
-    if may_pass && shared.settings.store_failure == StoreFailure::PassThrough {
+    if shared.settings.store_failure == StoreFailure::PassThrough
+        && may_pass(shared, key, error).await
+    {
         warn!(%key, %error, "the store did not take the claim: running without protection");
         shared.counters.unprotected.add();
         return Decided::Unprotected;
     }
     warn!(%key, %error, "the store did not take the claim");
     Decided::Answer(Problem::unavailable())
+}
+
+/// Whether nothing was claimed, and nothing is known of the key: an interrupted one can't be taken up
+/// on a full disk either, and is not to run again as if it were new.
+async fn may_pass(shared: &Shared, key: &Key, error: &ClaimError) -> bool {
+    let nothing_was_claimed = matches!(
+        error,
+        ClaimError::OutOfSpace(_)
+            | ClaimError::LimitReached(_)
+            | ClaimError::TooManyPending { .. }
+            | ClaimError::Unavailable(_)
+    );
+    nothing_was_claimed
+        && match shared.store.is_absent(key).await {
+            Ok(is_absent) => is_absent,
+            // A closed store knows nothing of any key.
+            Err(error) => matches!(error, ClaimError::Unavailable(_)),
+        }
 }
 
 /// Runs the handler, which a client that hangs up does not stop.

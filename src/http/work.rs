@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
+use http::header::CONTENT_LENGTH;
 use http::response::Parts;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
@@ -112,12 +113,13 @@ impl Work {
             self.answer_whole(head, body, answer_to).await;
         } else {
             let (frames_to, frames) = mpsc::channel(FRAMES_AHEAD);
+            let left = size.exact().or_else(|| content_length(&head.headers));
             let passing = Response::from_parts(head.clone(), KeptBody::passing(frames, size));
             deliver(answer_to, Ok(passing));
             // The request takes the head, and a task the rest: what happens to the body happens to
             // its reader.
             tokio::task::yield_now().await;
-            self.pass_on(head, body, frames_to).await;
+            self.pass_on(head, body, left, frames_to).await;
         }
     }
 
@@ -152,10 +154,13 @@ impl Work {
 
     /// Passes the body on while keeping it, as far as it may be kept. The end comes with the end of
     /// the task.
+    ///
+    /// Where the client knows how much is `left`, the last of it is the end, and is held back.
     async fn pass_on<A>(
         self,
         head: Parts,
         body: A,
+        mut left: Option<u64>,
         frames_to: mpsc::Sender<Result<Frame<Bytes>, BoxError>>,
     ) where
         A: Body<Data = Bytes, Error = BoxError>,
@@ -163,6 +168,7 @@ impl Work {
         let mut body = std::pin::pin!(body);
         let (mut data, mut trailers) = (BytesMut::new(), HeaderMap::new());
         let (mut is_too_large, mut is_client_there) = (false, true);
+        let mut last = None;
         while let Some(frame) = body.as_mut().frame().await {
             let frame = match frame {
                 Ok(frame) => frame,
@@ -178,10 +184,17 @@ impl Work {
                 } else {
                     data.extend_from_slice(bytes);
                 }
+                left = left.map(|left| left.saturating_sub(bytes.len() as u64));
             } else if let Some(fields) = frame.trailers_ref() {
                 trailers = fields.clone();
             }
-            is_client_there = is_client_there && frames_to.send(Ok(frame)).await.is_ok();
+            let next = match left {
+                Some(0) => last.replace(frame),
+                _ => Some(frame),
+            };
+            if let Some(frame) = next {
+                is_client_there = is_client_there && frames_to.send(Ok(frame)).await.is_ok();
+            }
             if is_too_large && !is_client_there {
                 // Nobody reads it, and it can't be kept: it need not be made, and may be endless.
                 break;
@@ -191,9 +204,15 @@ impl Work {
             true => Kept::TooLarge,
             false => Kept::Whole(data.freeze(), trailers),
         };
-        if self.finish(&head, kept).await.is_err() {
-            let error = "the answer could not be stored: ask again with the same key";
-            drop(frames_to.send(Err(error.into())).await);
+        let end = match self.finish(&head, kept).await {
+            Ok(_) => last.map(Ok),
+            Err(_) => {
+                let error = "the answer could not be stored: ask again with the same key";
+                Some(Err(error.into()))
+            }
+        };
+        if let Some(end) = end {
+            drop(frames_to.send(end).await);
         }
     }
 
@@ -291,7 +310,9 @@ async fn complete(
 fn too_large(shared: &Shared, error: FinishError) -> Result<Operation, Problem> {
     let is_size = matches!(
         error.error(),
-        WriteError::ResponseTooLarge { .. } | WriteError::OutOfSpace(_)
+        WriteError::ResponseTooLarge { .. }
+            | WriteError::OutOfSpace(_)
+            | WriteError::LimitReached(_)
     );
     if !is_size {
         return Err(shared.failed(error.error()));
@@ -300,12 +321,17 @@ fn too_large(shared: &Shared, error: FinishError) -> Result<Operation, Problem> 
     error.into_operation().ok_or_else(|| shared.failed(&cause))
 }
 
-fn outcome_unknown() -> Problem {
+pub(super) fn outcome_unknown() -> Problem {
     Problem::new(
         ProblemKind::OutcomeUnknown,
         "An earlier attempt was interrupted and may have been carried out. \
          Look before you try again under another key.",
     )
+}
+
+/// The length that a handler promises for a body that does not know it.
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// A client that is gone does not get it.

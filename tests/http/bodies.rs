@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -241,6 +242,46 @@ async fn a_known_length_over_the_limit_is_passed_on_with_its_length() {
         .await
         .assert_problem(410, "NotReplayable");
     assert_eq!(served.runs(), 1);
+}
+
+/// A client that knows the length needs no more than its last byte to know the whole.
+#[tokio::test]
+async fn the_last_of_a_known_length_comes_when_the_answer_is_stored() {
+    for is_in_header in [false, true] {
+        let world = World::new();
+        let (to, from) = mpsc::unbounded_channel();
+        let from = std::sync::Arc::new(std::sync::Mutex::new(Some(from)));
+        let served = Served::new(&keeping_ten(&world), move |_, _| {
+            let from = from.lock().unwrap().take().unwrap();
+            async move {
+                let size = SizeHint::with_exact(12);
+                let answer = Response::builder();
+                match is_in_header {
+                    true => answer
+                        .header("content-length", "12")
+                        .body(Stream(from, SizeHint::default()).boxed_unsync()),
+                    false => answer.body(Stream(from, size).boxed_unsync()),
+                }
+                .unwrap()
+            }
+        });
+        let mut body = served.start(post("k")).await.into_body();
+        to.send(data(b"123456")).unwrap();
+        assert_eq!(
+            body.frame().await.unwrap().unwrap().into_data().unwrap(),
+            "123456"
+        );
+        to.send(data(b"789012")).unwrap();
+        let early = tokio::time::timeout(Duration::from_millis(50), body.frame()).await;
+        assert!(early.is_err(), "the key is at work still");
+        drop(to);
+        assert_eq!(
+            body.frame().await.unwrap().unwrap().into_data().unwrap(),
+            "789012"
+        );
+        let again = served.send(post("k")).await;
+        again.assert_problem(410, "NotReplayable");
+    }
 }
 
 #[tokio::test]

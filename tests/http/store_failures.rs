@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
@@ -10,10 +11,10 @@ use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
 use oncekey::http::{HttpStats, OnInterrupted, StoreFailure};
 use oncekey::testing::{Fault, FaultPlan, OperationKind, SimulatedDisk};
-use oncekey::{Durability, Options, Store};
+use oncekey::{Durability, ManualClock, Options, Store};
 use tokio::sync::Notify;
 
-use crate::world::{Answer, Broken, Served, World, builder, eventually, post, text};
+use crate::world::{Answer, Broken, Served, World, builder, eventually, post, request, text};
 
 fn counts(stats: &HttpStats) -> (u64, u64) {
     (stats.store_failures, stats.unprotected)
@@ -77,6 +78,106 @@ async fn too_many_pending_keys_are_refused_and_old_ones_answer() {
     go_on.notify_one();
     slow.await.unwrap().assert_ran(2);
     served.send(post("k")).await.assert_ran(3);
+}
+
+/// An interrupted key is known: it does not run again as if it were new, because it can't be claimed.
+#[tokio::test]
+async fn what_is_known_of_a_key_is_not_passed_over() {
+    let disk = SimulatedDisk::new();
+    let store = on(&disk);
+    let layer = builder(&store)
+        .on_interrupted(OnInterrupted::fail())
+        .store_failure(StoreFailure::PassThrough);
+    let layer = layer.build().unwrap();
+    let served = Served::new(&layer, async |run, call| match call.uri().path() {
+        "/fails" => text(500, format!("run {run}")),
+        _ => text(200, format!("run {run}")),
+    });
+    let fails = || request("POST", "/fails", "k", "body");
+    served.send(fails()).await.assert_ran(1);
+    disk.fail(FaultPlan::new(OperationKind::Sync, Fault::InputOutput).sticky());
+    // The claim that meets the fault is unknown; after it the store refuses to write.
+    for key in ["a", "b"] {
+        served.send(post(key)).await;
+    }
+    let passed = served.runs();
+    for _ in 0..2 {
+        let answer = served.send(fails()).await;
+        answer.assert_problem(503, "Unavailable");
+    }
+    assert_eq!(served.runs(), passed);
+    // Nobody knows that one.
+    served.send(post("c")).await.assert_ran(passed + 1);
+    assert!(layer.stats().unprotected > 0);
+}
+
+#[tokio::test]
+async fn a_limit_of_the_store_refuses_or_passes_what_is_new() {
+    for failure in [StoreFailure::Refuse, StoreFailure::PassThrough] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Options::new()
+            .durability(Durability::Buffered)
+            .max_keys_per_scope(1)
+            .open(directory.path())
+            .unwrap();
+        let layer = builder(&store).store_failure(failure).build().unwrap();
+        let served = Served::counting(&layer);
+        served.send(post("first")).await.assert_ran(1);
+        let second = served.send(post("second")).await;
+        match failure {
+            StoreFailure::Refuse => second.assert_problem(503, "Unavailable"),
+            StoreFailure::PassThrough => second.assert_ran(2),
+        }
+        served.send(post("first")).await.assert_replayed(1);
+    }
+}
+
+/// Waiting does not help: somebody has to look.
+#[tokio::test]
+async fn an_operation_that_was_abandoned_is_not_asked_for_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = ManualClock::new(1_700_000_000_000);
+    let store = Options::new()
+        .durability(Durability::Buffered)
+        .abandon_after(Duration::from_secs(60))
+        .clock(Arc::new(clock.clone()))
+        .open(directory.path())
+        .unwrap();
+    let layer = builder(&store).build().unwrap();
+    let served = Served::with_status(&layer, 500);
+    served.send(post("k")).await.assert_ran(1);
+    clock.advance(Duration::from_secs(61));
+    let answer = served.send(post("k")).await;
+    answer.assert_problem(500, "OutcomeUnknown");
+    assert_eq!(answer.header("retry-after"), None);
+    let stats = layer.stats();
+    assert_eq!((stats.outcome_unknown, stats.store_failures), (1, 0));
+    assert_eq!(served.runs(), 1);
+}
+
+/// The room that is set aside with a claim holds an answer of 4 KiB.
+#[tokio::test]
+async fn an_answer_that_the_disks_limit_keeps_out_is_given_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Options::new()
+        .durability(Durability::Buffered)
+        .segment_size(64 << 10)
+        .max_disk_bytes(128 << 10)
+        .open(directory.path())
+        .unwrap();
+    let layer = builder(&store).build().unwrap();
+    let served = Served::new(&layer, async |_, _| text(200, vec![b'x'; 40 << 10]));
+    for number in 0..5 {
+        let key = number.to_string();
+        let answer = served.send(post(&key)).await;
+        if answer.status == 503 {
+            // No room for a claim any more.
+            break;
+        }
+        assert_eq!(answer.body.len(), 40 << 10, "{answer:?}");
+    }
+    assert!(layer.stats().stored_without_body > 0);
+    assert!(store.interrupted().unwrap().is_empty());
 }
 
 fn on(disk: &SimulatedDisk) -> Store {
