@@ -1,7 +1,9 @@
 //! What becomes of a key: stored, released, interrupted; and what happens to interrupted requests.
 
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,12 +12,12 @@ use http_body_util::Full;
 use oncekey::http::{
     IdempotencyLayer, OnInterrupted, Reconciled, RequestBody, RouteOptions, Scope, StatusPolicy,
 };
-use oncekey::{ClaimOptions, Durability, Lease, ManualClock};
+use oncekey::{ClaimOptions, Durability, Lease, ManualClock, Options};
 use tokio::sync::{Notify, oneshot};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::world::{
-    AnyBody, Call, LONG, Served, World, eventually, operation, post, request, text,
+    AnyBody, Call, LONG, Served, World, builder, eventually, operation, post, request, text,
 };
 
 fn deciding(world: &World, decision: OnInterrupted) -> IdempotencyLayer {
@@ -437,4 +439,83 @@ async fn scopes_without_a_key_run_as_they_are() {
     assert_eq!(served.send(bare.clone()).await.text(), "true");
     bare.headers_mut().remove("idempotency-key");
     assert_eq!(served.send(bare).await.text(), "false");
+}
+
+/// Polls a request so often, and drops it. `None` where that was too early for an answer.
+async fn dropped_after<T>(polls: usize, request: impl Future<Output = T>) -> Option<T> {
+    let mut request = Box::pin(request);
+    let mut left = polls;
+    poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match request.as_mut().poll(context) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Wherever a client hangs up: its request runs once, at the latest when it is repeated, and nobody is
+/// told that its outcome is unknown.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_dropped_after_any_number_of_polls_runs_once() {
+    let directory = tempfile::tempdir().unwrap();
+    // Claims and answers wait for the disk.
+    let store = Options::new().open(directory.path()).unwrap();
+    let layer = builder(&store).on_interrupted(OnInterrupted::fail());
+    let layer = layer.wait(LONG).build().unwrap();
+    let served = Served::new(&layer, async |run, call| {
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+        operation(&call).checkpoint(b"half-way").await.unwrap();
+        text(200, format!("run {run}"))
+    });
+    let mut is_answered = false;
+    for polls in 0.. {
+        let key = format!("k{polls}");
+        let first = dropped_after(polls, served.send(post(&key))).await;
+        let again = served.send(post(&key)).await;
+        assert_eq!(again.text(), format!("run {}", polls + 1), "{polls} polls");
+        assert_eq!(served.runs(), polls + 1);
+        is_answered = first.is_some();
+        if is_answered {
+            break;
+        }
+    }
+    assert!(is_answered);
+    layer.idle().await;
+    assert_eq!(layer.stats().interrupted, 0);
+    assert_eq!(store.stats().pending_keys, 0);
+}
+
+/// The process ends in an orderly way while handlers are at work, with their clients and without.
+#[test]
+fn a_runtime_that_ends_leaves_what_was_at_work_interrupted() {
+    let world = World::new();
+    for is_multi_threaded in [false, true] {
+        let layer = world.layer();
+        let served = Served::new(&layer, async |_, _| std::future::pending().await);
+        let runtime = match is_multi_threaded {
+            false => tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build(),
+            true => tokio::runtime::Runtime::new(),
+        };
+        let runtime = runtime.unwrap();
+        let key = |name: &str| format!("{name} {is_multi_threaded}");
+        runtime.block_on(async {
+            drop(tokio::spawn(served.send(post(&key("attended")))));
+            dropped_after(1, served.send(post(&key("left")))).await;
+            eventually("both run", || served.runs() == 2).await;
+        });
+        drop(runtime);
+        assert_eq!(layer.stats().running, 0);
+        assert_eq!(layer.stats().interrupted, 2);
+    }
+    assert_eq!(world.store.interrupted().unwrap().len(), 4);
 }
