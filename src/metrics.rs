@@ -9,28 +9,28 @@ use metrics::{Label, Unit};
 
 use crate::stats::Stats;
 
-/// A family of series of one name.
-struct Family {
-    name: &'static str,
-    kind: Kind,
-    unit: Unit,
-    help: &'static str,
+/// A family of series of one name, which figures of the type `T` have the values of.
+pub(crate) struct Family<T: 'static> {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) unit: Unit,
+    pub(crate) help: &'static str,
     /// The label that tells the series apart; empty where there is one.
-    label: &'static str,
-    series: &'static [Series],
+    pub(crate) label: &'static str,
+    pub(crate) series: &'static [Series<T>],
 }
 
-enum Kind {
-    /// Counted since the store was opened.
+pub(crate) enum Kind {
+    /// Counted from a beginning: of a store, its open.
     Counter,
     /// As it is now.
     Gauge,
 }
 
 /// The label's value, and the series' own.
-type Series = (&'static str, fn(&Stats) -> u64);
+pub(crate) type Series<T> = (&'static str, fn(&T) -> u64);
 
-const FAMILIES: &[Family] = &[
+const FAMILIES: &[Family<Stats>] = &[
     Family {
         name: "oncekey_keys",
         kind: Kind::Gauge,
@@ -227,13 +227,13 @@ const FAMILIES: &[Family] = &[
     ),
 ];
 
-const fn single(
+pub(crate) const fn single<T>(
     name: &'static str,
     kind: Kind,
     unit: Unit,
     help: &'static str,
-    series: &'static [Series],
-) -> Family {
+    series: &'static [Series<T>],
+) -> Family<T> {
     Family {
         name,
         kind,
@@ -250,7 +250,11 @@ const fn single(
 /// The names, with their labels, are listed in
 /// [the guide to metrics](crate::documentation::metrics).
 pub fn describe_metrics() {
-    for family in FAMILIES {
+    describe(FAMILIES);
+}
+
+pub(crate) fn describe<T>(families: &[Family<T>]) {
+    for family in families {
         let (name, unit, help) = (family.name, family.unit, family.help);
         match family.kind {
             Kind::Counter => metrics::describe_counter!(name, unit, help),
@@ -259,17 +263,22 @@ pub fn describe_metrics() {
     }
 }
 
-/// Hands these figures to the installed recorder, labelled with the store they are of.
-pub(crate) fn export(stats: &Stats, store: &str) {
-    for family in FAMILIES {
+/// Hands these figures of a store to the installed recorder.
+pub(crate) fn export_store(stats: &Stats, name: &str) {
+    export(FAMILIES, stats, ("store", name));
+}
+
+/// Hands figures to the installed recorder, labelled with what they are of.
+pub(crate) fn export<T>(families: &[Family<T>], figures: &T, (of, name): (&'static str, &str)) {
+    for family in families {
         for (value, read) in family.series {
-            let mut labels = vec![Label::new("store", String::from(store))];
+            let mut labels = vec![Label::new(of, String::from(name))];
             if !family.label.is_empty() {
                 labels.push(Label::from_static_parts(family.label, value));
             }
             match family.kind {
-                Kind::Counter => metrics::counter!(family.name, labels).absolute(read(stats)),
-                Kind::Gauge => metrics::gauge!(family.name, labels).set(read(stats) as f64),
+                Kind::Counter => metrics::counter!(family.name, labels).absolute(read(figures)),
+                Kind::Gauge => metrics::gauge!(family.name, labels).set(read(figures) as f64),
             }
         }
     }

@@ -651,7 +651,7 @@ impl Store {
     /// ```
     #[cfg(feature = "metrics")]
     pub fn export_metrics(&self, name: &str) {
-        crate::metrics::export(&self.stats(), name);
+        crate::metrics::export_store(&self.stats(), name);
     }
 
     /// Makes everything that was acknowledged so far survive power loss.

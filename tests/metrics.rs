@@ -118,8 +118,9 @@ impl Recorder for Kept {
     }
 }
 
-/// Name, labels and type of every series that the page lists, for a store of this name.
-fn documented(store: &str) -> BTreeSet<(String, String, &'static str)> {
+/// Name, labels and type of every series that the page lists for a store or a layer, `of=name`.
+fn documented(of: &str, name: &str) -> BTreeSet<(String, String, &'static str)> {
+    let of_all = format!("{of}={name}");
     let page = include_str!("../docs/metrics.md");
     let mut series = BTreeSet::new();
     for row in page.lines().filter(|line| line.starts_with("| `oncekey_")) {
@@ -130,6 +131,9 @@ fn documented(store: &str) -> BTreeSet<(String, String, &'static str)> {
                 .map(|word| word.trim_matches('`'))
         };
         let name = words(1).next().expect("a name");
+        if name.starts_with("oncekey_http_") != (of == "layer") {
+            continue;
+        }
         let kind = match cells[2] {
             "counter" => "counter",
             "gauge" => "gauge",
@@ -137,10 +141,10 @@ fn documented(store: &str) -> BTreeSet<(String, String, &'static str)> {
         };
         let mut add = |labels: String| series.insert((name.to_owned(), labels, kind));
         match words(3).next() {
-            None => assert!(add(format!("store={store}"))),
+            None => assert!(add(of_all.clone())),
             Some(label) => {
                 for value in words(4) {
-                    assert!(add(format!("store={store},{label}={value}")), "{row}");
+                    assert!(add(format!("{of_all},{label}={value}")), "{row}");
                 }
             }
         }
@@ -156,8 +160,13 @@ fn every_documented_series_is_exported_and_no_other() {
         describe_metrics();
         store.export_metrics("payments");
     });
+    check_documented(&kept, documented("store", "payments"));
+}
+
+/// The series that were exported are these, each described as its kind and under the conventions.
+fn check_documented(kept: &Kept, documented: BTreeSet<(String, String, &'static str)>) {
     let exported: BTreeSet<_> = kept.values.lock().unwrap().keys().cloned().collect();
-    assert_eq!(exported, documented("payments"));
+    assert_eq!(exported, documented);
     let described = kept.described.lock().unwrap();
     let mut names = BTreeSet::new();
     for (name, _, kind) in exported {
@@ -226,4 +235,49 @@ fn the_values_are_those_of_the_moment_they_are_exported() {
     check("oncekey_synced_records_total", "", 7);
     // Without a recorder nothing happens.
     store.export_metrics("a");
+}
+
+#[cfg(feature = "http")]
+#[tokio::test]
+async fn a_layer_exports_what_it_counts_and_the_page_lists() {
+    use http::Request;
+    use http_body_util::{BodyExt, Full};
+    use oncekey::http::{IdempotencyLayer, OnInterrupted, RequestBody, Scope};
+    use tower::{Layer, ServiceExt, service_fn};
+
+    let (_directory, store) = buffered();
+    let layer = IdempotencyLayer::new(store)
+        .scope(Scope::global())
+        .on_interrupted(OnInterrupted::fail())
+        .build()
+        .expect("all is decided");
+    let handler = |_: Request<RequestBody<Full<bytes::Bytes>>>| async {
+        Ok::<_, std::convert::Infallible>(http::Response::new(Full::from("paid")))
+    };
+    for body in ["12", "12", "13"] {
+        let request = Request::post("/payments")
+            .header("Idempotency-Key", "k-1")
+            .body(Full::from(body))
+            .expect("a request");
+        let answer = layer.layer(service_fn(handler)).oneshot(request).await;
+        let answer = answer.expect("an answer");
+        answer.into_body().collect().await.expect("a body");
+    }
+    let kept = Kept::default();
+    with_local_recorder(&kept, || {
+        oncekey::http::describe_metrics();
+        layer.export_metrics("payments");
+    });
+    check_documented(&kept, documented("layer", "payments"));
+    for (name, label, expected) in [
+        ("oncekey_http_requests_total", ",outcome=started", 1),
+        ("oncekey_http_requests_total", ",outcome=replayed", 1),
+        ("oncekey_http_requests_total", ",outcome=mismatch", 1),
+        ("oncekey_http_requests_total", ",outcome=unprotected", 0),
+        ("oncekey_http_answers_total", ",end=stored", 1),
+        ("oncekey_http_handlers", "", 0),
+    ] {
+        let labels = format!("layer=payments{label}");
+        assert_eq!(kept.value(name, &labels), expected, "{name} {label}");
+    }
 }

@@ -86,6 +86,26 @@ impl IdempotencyLayer {
         self.shared.counters.read(&self.shared.tasks)
     }
 
+    /// Hands what [`stats`](Self::stats) shows to the recorder of the `metrics` crate that this
+    /// service installed (or to the thread's own), with the label `layer` set to `name`. To be called
+    /// when the service is scraped: nothing is exported in between, and counts begin when the layer
+    /// is made. No key and no scope is exported.
+    ///
+    /// The series are listed in [the guide to metrics](crate::documentation::metrics).
+    ///
+    /// ```
+    /// # fn scraped(layer: &oncekey::http::IdempotencyLayer) {
+    /// // Once, after the recorder is installed.
+    /// oncekey::http::describe_metrics();
+    /// // At each scrape.
+    /// layer.export_metrics("payments");
+    /// # }
+    /// ```
+    #[cfg(feature = "metrics")]
+    pub fn export_metrics(&self, name: &str) {
+        super::exported::export_layer(&self.stats(), name);
+    }
+
     /// Waits until no handler is at work.
     ///
     /// Handlers whose clients are gone go on in tasks of their own, so at the end of a graceful

@@ -77,6 +77,8 @@ mod axum;
 mod body;
 mod builder;
 mod canonical_json;
+#[cfg(feature = "metrics")]
+mod exported;
 mod fingerprint;
 mod headers;
 mod interrupted;
@@ -98,6 +100,8 @@ mod work;
 pub use self::axum::NoOperation;
 pub use self::body::{KeptBody, RequestBody, ResponseBody};
 pub use self::builder::{LayerBuilder, LayerError, Undecided};
+#[cfg(feature = "metrics")]
+pub use self::exported::describe_metrics;
 pub use self::fingerprint::RequestFingerprint;
 pub use self::interrupted::{Interrupted, OnInterrupted, Reconciled};
 pub use self::key_header::KeySyntax;
