@@ -7,6 +7,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use oncekey::{
@@ -257,6 +259,40 @@ fn keys_without_an_outcome_outlive_their_segment() {
             .expect("a claim"),
     );
     assert_eq!(again.attempt(), 2);
+}
+
+/// A key that is only written again is listed and counted all the while.
+#[test]
+fn keys_without_an_outcome_are_listed_while_they_are_written_again() {
+    let mut world = World::with(Durability::Buffered);
+    for number in 0..200 {
+        drop(started(
+            world
+                .store
+                .claim(&numbered(number), request())
+                .expect("a claim"),
+        ));
+    }
+    world.roll();
+    let store = world.store.clone();
+    let is_over = AtomicBool::new(false);
+    let (report, looks) = thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let mut looks = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(store.interrupted().expect("a list").len(), 200);
+                assert_eq!(store.pending().expect("a list").len(), 0);
+                assert_eq!(store.stats().interrupted_keys, 200);
+                looks += 1;
+            }
+            looks
+        });
+        let report = world.maintain();
+        is_over.store(true, Ordering::Relaxed);
+        (report, looking.join().expect("every look is whole"))
+    });
+    assert!(report.keys_refreshed >= 200, "{report:?}");
+    println!("{looks} looks meanwhile");
 }
 
 #[test]

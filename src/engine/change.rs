@@ -43,6 +43,7 @@ impl Change<'_> {
                 "a changing key belongs to one transition"
             );
             let owner = live.token;
+            live.rewritten = None;
             apply(live);
             let changed_hands = (live.token != owner && !mutation("takeover_wakes_nobody"))
                 || live.phase == Phase::Interrupted;

@@ -30,6 +30,9 @@ pub(crate) struct Live {
     pub(crate) key: Key,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) phase: Phase,
+    /// While it is [`Phase::Changing`] only because its record is written again elsewhere: what it was
+    /// before and will be after, which to others it is all the time.
+    pub(crate) rewritten: Option<Phase>,
     /// Of the current owner; 0 while the first claim is being appended.
     pub(crate) token: u64,
     /// Of the ticket the owner was resumed from, 0 without one.
@@ -75,6 +78,7 @@ impl Live {
             key,
             fingerprint,
             phase: Phase::Changing,
+            rewritten: None,
             token: 0,
             ticket: 0,
             attempt: 1,
@@ -90,7 +94,7 @@ impl Live {
 
     /// Whether the owner is presumed alive. A lease of 1,500 ms is alive at 1,499 and over at 1,500.
     pub(crate) fn is_held(&self, monotonic_ms: u64) -> bool {
-        match self.phase {
+        match self.rewritten.unwrap_or(self.phase) {
             Phase::Changing => true,
             Phase::Owned | Phase::Detached => monotonic_ms < self.lease_end_ms,
             Phase::Interrupted => false,

@@ -89,6 +89,7 @@ impl Pass<'_> {
             return Ok(false);
         };
         let phase = std::mem::replace(&mut live.phase, Phase::Changing);
+        live.rewritten = Some(phase);
         let contents = contents_of(live, key, record.checkpoint);
         drop(stripe);
         let mut change = engine.change(hash, key);
