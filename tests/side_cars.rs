@@ -35,7 +35,9 @@ fn names(disk: &SimulatedDisk, ending: &str) -> Vec<String> {
 
 fn without_side_cars(disk: &SimulatedDisk) -> SimulatedDisk {
     let copy = SimulatedDisk::new();
-    for name in disk.names().iter().filter(|name| !name.ends_with(".idx")) {
+    // One may be in the making.
+    let is_side_car = |name: &str| name.ends_with(".idx") || name.ends_with(".idx.tmp");
+    for name in disk.names().iter().filter(|name| !is_side_car(name)) {
         copy.put(name, &disk.contents(name).expect("a file"));
     }
     copy

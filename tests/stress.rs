@@ -370,10 +370,12 @@ fn describe(store: &Store, key: &Key) -> String {
     }
 }
 
-/// No promise is left: all the room that was not written is free.
+/// No promise is left: all the room that was not written is free. Maintenance may write in between,
+/// and takes promises of its own; it comes to an end.
 fn check_room(store: &Store, slop: u64) {
+    let mut last = String::new();
     for number in 0.. {
-        assert!(number < 200, "the log rolled over each time");
+        assert!(number < 200, "rolled over each time, or left: {last}");
         eventually("a prepared segment", || {
             store.stats().segments_prepared >= 1
         });
@@ -387,8 +389,11 @@ fn check_room(store: &Store, slop: u64) {
         }
         let ready = stats.segments_prepared * (SEGMENT_WORDS - HEADER_WORDS - slop);
         let free = (SEGMENT_WORDS - tail + ready) as i64 - slop as i64;
-        assert_eq!(stats.available_bytes as i64 / 8, free, "{stats:?}");
-        return;
+        if stats.available_bytes as i64 / 8 == free {
+            return;
+        }
+        last = format!("{free} words are free of {stats:?}");
+        thread::sleep(Duration::from_millis(5));
     }
 }
 
