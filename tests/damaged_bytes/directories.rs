@@ -128,9 +128,7 @@ fn open_store() -> (tempfile::TempDir, Store, Files) {
         unreachable!("that is what was asked for");
     };
     let clock = oncekey::ManualClock::new(crate::stores::JUDGED_MS);
-    // It would move records away from where they are damaged.
     let store = crate::stores::options(&clock)
-        .maintenance(false)
         .open(directory.path())
         .expect("opens");
     let store = crate::support::prepared(store);
