@@ -212,6 +212,7 @@ mod log;
 mod mem;
 mod sync;
 
+pub mod backend;
 mod batch;
 mod block;
 mod claim;

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
+use crate::clock::unix_ms;
 use crate::index::live::WHILE_ALIVE;
 use crate::limits::{LEASE_MAX, LEASE_MIN, RETENTION_MAX, RETENTION_MIN};
 use crate::options::{Durability, Lease, Settings};
@@ -213,14 +214,6 @@ fn duration_ms(
         });
     }
     Ok(u64::try_from(value.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
-}
-
-/// Milliseconds since the Unix epoch, rounded down; 0 for what was before it.
-fn unix_ms(at: SystemTime) -> u64 {
-    let since = at
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
