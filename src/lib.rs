@@ -9,8 +9,8 @@
 //! doing the work and noting that it did, the key becomes **interrupted**: it is never run again in
 //! silence, and never stuck. The next caller owns it and is told that the outcome is unknown.
 //!
-//! One store belongs to one process. Several replicas need routing by key; see the README for what
-//! to do with them.
+//! One store belongs to one process. Several replicas need routing by key, or a
+//! [shared backend](backend).
 //!
 //! # Quick start
 //!
@@ -69,6 +69,7 @@
 //! | choose durability, retention, limits | [`Options`], [`ClaimOptions`], [`limits`] |
 //! | see what a crash left | [`Store::recovery_report`] |
 //! | watch it run | [`Store::stats`], `Store::export_metrics` (feature `metrics`) |
+//! | share keys between processes (features `postgres`, `sqlite`, `redis`) | [`Backend`](backend::Backend) |
 //! | put it in front of HTTP handlers (feature `http`) | `http::IdempotencyLayer` |
 //! | test leases and retention without waiting | [`ManualClock`] |
 //!
@@ -172,12 +173,18 @@
 //!   `metrics` crate that the service installed, under names in the Prometheus conventions.
 //! * `http`: the module `http`, a tower layer that makes HTTP handlers safe to retry. Needs tokio.
 //! * `axum`: with it, `http::IdempotentOperation` is an extractor of axum's handlers. Enables `http`.
+//! * `postgres`, `sqlite`, `sql` (both): the module `sql`, keys in a database that a fleet shares, alone or
+//!   inside the caller's own transaction. Needs tokio.
+//! * `redis`: the module `redis`, keys in Redis or Valkey. Needs tokio.
+//! * `conformance`: the module `conformance`, the contract of a claim as a suite of tests for any
+//!   [`Backend`](backend::Backend).
 //! * `testing`: the module `testing` with a simulated disk that loses what was not synced, tears
 //!   pages and fails on demand, and `Options::open_simulated` to open a store on it. For tests of a
 //!   service; nothing else changes.
 //!
 //! # Guides
 //!
+//! * [choosing](documentation::choosing): embedded, PostgreSQL, SQLite or Redis
 //! * [design](documentation::design): what was built and why
 //! * [format](documentation::format): every byte on disk
 //! * [durability](documentation::durability): levels, crashes, full disks, file systems, copies
@@ -189,6 +196,8 @@
 /// Guides: the pages under `docs/` in the repository.
 #[cfg(doc)]
 pub mod documentation {
+    #[doc = include_str!("../docs/choosing.md")]
+    pub mod choosing {}
     #[doc = include_str!("../docs/design.md")]
     pub mod design {}
     #[doc = include_str!("../docs/durability.md")]
@@ -217,6 +226,8 @@ mod batch;
 mod block;
 mod claim;
 pub mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod corruption;
 mod engine;
 mod error;
@@ -235,10 +246,16 @@ mod metrics;
 mod open_error;
 mod operation;
 mod options;
+#[cfg(feature = "redis")]
+pub mod redis;
 mod report;
 mod response;
 mod run;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "redis"))]
+pub mod shared;
 mod snapshot;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub mod sql;
 mod stats;
 mod store;
 mod ticket;

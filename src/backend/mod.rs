@@ -39,7 +39,8 @@
 //!
 //! # What differs
 //!
-//! The embedded store sees its owners die and interrupts their keys at once. A shared one can only notice that an owner
+//! [Choosing a backend](crate::documentation::choosing) has the table. In short: the embedded store
+//! sees its owners die and interrupts their keys at once. A shared one can only notice that an owner
 //! has not been heard of for the length of a lease, so there even
 //! [`Lease::WhileAlive`](crate::Lease::WhileAlive) is a lease, which the guard renews by itself.
 

@@ -12,7 +12,7 @@
 mod change;
 mod claim;
 mod finish;
-mod identity;
+pub(crate) mod identity;
 mod lookup;
 mod open;
 mod places;

@@ -107,7 +107,22 @@ impl ClaimOptions {
             first_sent_ms: self.first_sent.map(unix_ms),
         })
     }
+
+    /// Lease, retention and first sending in ms, checked, where they are set; no lease for
+    /// [`Lease::WhileAlive`].
+    #[cfg(any(feature = "postgres", feature = "sqlite", feature = "redis"))]
+    pub(crate) fn resolve_shared(&self) -> Result<SharedTerms, ClaimOptionsError> {
+        let lease = self.lease.map(lease_ms).transpose()?;
+        Ok((
+            lease.filter(|lease_ms| *lease_ms != WHILE_ALIVE),
+            self.retention.map(retention_ms).transpose()?,
+            self.first_sent.map(unix_ms),
+        ))
+    }
 }
+
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "redis"))]
+type SharedTerms = (Option<u64>, Option<u64>, Option<u64>);
 
 /// The options of a claim, checked and complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
