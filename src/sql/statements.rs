@@ -102,10 +102,13 @@ macro_rules! statements {
                  WHERE k.state < 2 AND (k.state = 1 OR k.lease_until_ms <= n.now_ms) \
                  ORDER BY k.created_ms LIMIT $1"
             ),
+            // The batch is chosen once, as a table of its own: PostgreSQL may run a subquery anew for
+            // each row, and a limit then limits nothing.
             reap: concat!(
-                "DELETE FROM oncekey WHERE (scope, operation, id) IN \
-                 (SELECT scope, operation, id FROM oncekey WHERE state = 2 AND expires_ms <= ", $now,
-                " ORDER BY expires_ms LIMIT $1", $skip, ") \
+                "WITH expired AS (SELECT scope, operation, id FROM oncekey \
+                 WHERE state = 2 AND expires_ms <= ", $now, " ORDER BY expires_ms LIMIT $1", $skip, ") \
+                 DELETE FROM oncekey \
+                 WHERE (scope, operation, id) IN (SELECT scope, operation, id FROM expired) \
                  AND state = 2 AND expires_ms <= ", $now
             ),
         }

@@ -1,5 +1,7 @@
 //! The suite finds backends that break the contract: each fault here is one that real ones had.
 
+use std::time::Duration;
+
 use oncekey::backend::{Answer, Backend, Guard, Outcome};
 use oncekey::conformance::{self, Factory};
 use oncekey::{
@@ -21,7 +23,7 @@ enum Fault {
     ForgetForgotten,
     /// The operator's word is not passed on.
     InterruptIgnored,
-    /// Results are lost when it is closed.
+    /// A waiter is answered at once.
     WaitsForNobody,
     /// Interrupted keys are not shown.
     ListsNothing,
@@ -65,7 +67,7 @@ impl Backend for Broken {
         }
         if self.is(Fault::ClaimedInTwoSteps) {
             let state = Backend::look(&self.store, key).await?;
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
             if matches!(state, KeyState::Absent) {
                 Backend::forget(&self.store, key, Forget::Force)
                     .await
@@ -146,7 +148,7 @@ impl Factory for BrokenFactory {
         }
     }
 
-    async fn advance(&self, duration: std::time::Duration) {
+    async fn advance(&self, duration: Duration) {
         self.embedded.advance(duration).await;
     }
 }
@@ -202,7 +204,7 @@ impl Factory for NoRestart {
         self.0.store()
     }
 
-    async fn advance(&self, duration: std::time::Duration) {
+    async fn advance(&self, duration: Duration) {
         self.0.advance(duration).await;
     }
 }

@@ -94,7 +94,17 @@ pub async fn redis_connection(port: u16) -> ConnectionManager {
 }
 
 pub async fn redis(port: u16) -> RedisBackend {
-    let connection = redis_connection(port).await;
+    let mut connection = redis_connection(port).await;
+    let begun = Instant::now();
+    // A cluster answers pings before it takes commands again.
+    while let Err(error) = redis::cmd("EXISTS")
+        .arg("ready")
+        .query_async::<i64>(&mut connection)
+        .await
+    {
+        assert!(begun.elapsed() < LONG, "not ready: {error}");
+        sleep(Duration::from_millis(50)).await;
+    }
     let connected = RedisBackend::connect(connection, "test", options()).await;
     connected.expect("a usable server")
 }
