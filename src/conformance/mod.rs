@@ -1,5 +1,5 @@
 //! The contract of a claim as a suite of tests, for whoever implements
-//! [`Backend`](crate::backend::Backend).
+//! [`Backend`].
 //!
 //! ```
 //! use oncekey::conformance::{self, Factory};

@@ -181,7 +181,8 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Driver for Redis<C> {
             .arg(fingerprint(claim.fingerprint))
             .arg(claim.lease_ms)
             .arg(first_sent)
-            .arg(claim.retention_ms);
+            .arg(claim.retention_ms)
+            .arg(claim.state as u64);
         let reply = self.run(step, &invocation).await?;
         if reply.word == b"granted" {
             let grant = claim.started(reply.token(step)?, reply.now_ms);
@@ -204,7 +205,8 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Driver for Redis<C> {
         invocation
             .arg(seen.token)
             .arg(fingerprint(claim.fingerprint))
-            .arg(claim.lease_ms);
+            .arg(claim.lease_ms)
+            .arg(claim.state as u64);
         let reply = self.run(step, &invocation).await?;
         if reply.word != b"granted" {
             return Ok(None);

@@ -17,7 +17,7 @@
 //!
 //! Only `appendfsync always` on a server that never fails over keeps what was acknowledged. What remains
 //! in each case is the downstream key: it is made of the key and the identity in
-//! [`SharedOptions`](crate::shared::SharedOptions), not of anything on the server, so another system that
+//! [`SharedOptions`], not of anything on the server, so another system that
 //! deduplicates by it still acts once. Where that is not enough, use PostgreSQL.
 //!
 //! Tokens are the server's time in microseconds, and greater than the last one of a key that is still

@@ -1,5 +1,6 @@
 //! The suite finds backends that break the contract: each fault here is one that real ones had.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use oncekey::backend::{Answer, Backend, Guard, Outcome};
@@ -32,6 +33,8 @@ enum Fault {
     /// Retries that are too late run.
     FirstSentIgnored,
 }
+
+static NEXT_TURN: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Clone)]
 struct Broken {
@@ -67,7 +70,9 @@ impl Backend for Broken {
         }
         if self.is(Fault::ClaimedInTwoSteps) {
             let state = Backend::look(&self.store, key).await?;
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            // Each a while after the one before, who has its guard in hand by then.
+            let turn = NEXT_TURN.fetch_add(1, Ordering::Relaxed) % 8;
+            tokio::time::sleep(Duration::from_millis(20 * (1 + turn))).await;
             if matches!(state, KeyState::Absent) {
                 Backend::forget(&self.store, key, Forget::Force)
                     .await
