@@ -13,7 +13,7 @@
 mod change;
 mod claim;
 mod finish;
-mod identity;
+pub(crate) mod identity;
 mod lookup;
 mod maintenance;
 mod open;
