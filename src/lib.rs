@@ -69,6 +69,7 @@
 //! | handle each event of a queue once | [`inbox::Inbox`] |
 //! | free a key by hand | [`Store::interrupt`], [`Store::forget`] |
 //! | choose durability, retention, limits | [`Options`], [`ClaimOptions`], [`limits`] |
+//! | look into a store beside the process that has it open | [`Reader`] |
 //! | see what a crash left | [`Store::recovery_report`] |
 //! | watch it run | [`Store::stats`], `Store::export_metrics` (feature `metrics`) |
 //! | put it in front of HTTP handlers (feature `http`) | `http::IdempotencyLayer` |
@@ -180,6 +181,7 @@
 //! * `client`: the module `client`, a journal of operations that are sent to other systems, which
 //!   survives the client's crashes, and a retry policy for tower. Needs tokio's timer.
 //! * `reqwest`: with it, `client::RetryMiddleware` is a middleware of reqwest. Enables `client`.
+//! * `cli`: builds the tool `oncekey`, and changes nothing in the library.
 //! * `testing`: the module `testing` with a simulated disk that loses what was not synced, tears
 //!   pages and fails on demand, and `Options::open_simulated` to open a store on it; with `http` also
 //!   `testing::RetryTests`, three tests to run against your own service. For tests of a service;
@@ -192,6 +194,7 @@
 //! * [format](documentation::format): every byte on disk
 //! * [durability](documentation::durability): levels, crashes, full disks, file systems, copies
 //! * [metrics](documentation::metrics): every series, and what to watch
+//! * [operations](documentation::operations): the tool, sizing, backups, what to do when
 //! * `documentation::client`: what a client must do, the journal, what is sent again (feature
 //!   `client`)
 //! * `documentation::http`: every rule of the HTTP layer, and a cookbook (feature `http`)
@@ -218,6 +221,8 @@ pub mod documentation {
     pub mod http {}
     #[doc = include_str!("../docs/metrics.md")]
     pub mod metrics {}
+    #[doc = include_str!("../docs/operations.md")]
+    pub mod operations {}
 }
 
 /// The code in the README is compiled with the tests.
@@ -257,6 +262,7 @@ mod open_error;
 mod operation;
 mod options;
 mod parallel;
+mod reader;
 pub mod reconcile;
 mod report;
 mod response;
@@ -309,6 +315,7 @@ mod public {
     pub use crate::options::{
         ClaimOptions, ClaimOptionsError, Durability, Lease, Options, OptionsError, Recovery,
     };
+    pub use crate::reader::{Health, KeyRecord, ReadError, Reader, Recorded, Seen};
     pub use crate::report::{BadSideCar, RecoveryReport, TornTail};
     pub use crate::response::{Replay, Response};
     pub use crate::run::{OnInterrupted, RunError, RunOptions};
