@@ -110,6 +110,7 @@ impl KeyArguments {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    raise_descriptor_limit();
     let output = Output::new(cli.json);
     let done = output.and_then(|mut output| {
         run(&cli.command, &mut output)?;
@@ -119,6 +120,17 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// A look keeps every segment open. Where the limit stays, a store of more segments is an error.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, raised).unwrap_or_default();
 }
 
 fn run(command: &Command, output: &mut Output) -> Result<(), Failure> {

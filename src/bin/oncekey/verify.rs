@@ -87,8 +87,19 @@ fn of(corruption: &Corruption) -> serde_json::Value {
         "damage": corruption.damage.to_string(),
         "first_sequence": corruption.first_sequence.to_string(),
         "last_sequence": corruption.last_sequence.to_string(),
+        "records_at_most": records_at_most(corruption),
         "meaning": MEANING,
     })
+}
+
+/// How many records can have stood there: none is smaller than its head and an id of one byte, 16
+/// words of the log.
+fn records_at_most(corruption: &Corruption) -> u64 {
+    let words = corruption
+        .last_sequence
+        .saturating_sub(corruption.first_sequence)
+        + 1;
+    words.div_ceil(16)
 }
 
 const MEANING: &str = "keys whose newest record stood there answer from an older one, or as absent, \
@@ -96,12 +107,14 @@ const MEANING: &str = "keys whose newest record stood there answer from an older
 
 fn text(corruption: &Corruption) -> String {
     format!(
-        "corruption: {}, byte {}, {} bytes: {} (sequences {:#x} to {:#x}); {MEANING}",
+        "corruption: {}, byte {}, {} bytes: {} (sequences {:#x} to {:#x}, at most {} \
+         records); {MEANING}",
         corruption.file,
         corruption.offset,
         corruption.bytes,
         corruption.damage,
         corruption.first_sequence,
         corruption.last_sequence,
+        records_at_most(corruption),
     )
 }
