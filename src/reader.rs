@@ -29,7 +29,7 @@ use crate::token::Token;
 ///
 /// It reads every record, at opening and again for each question, and so takes time in proportion
 /// to the files. In memory are one segment at a time (64 MiB at most) and, for
-/// [`keys`](Self::keys), about 60 bytes for each key asked for. It keeps one descriptor a segment
+/// [`keys`](Self::keys), 40 to 80 bytes for each key asked for, more for a moment while the table grows. It keeps one descriptor a segment
 /// open.
 ///
 /// What it cannot know is what is only in the owner's memory: whether an owner is still at work. A
@@ -245,6 +245,15 @@ impl Reader {
             age: latest_ms.map(|ms| Duration::from_millis(self.now_ms - ms)),
             is_closed: self.survey.meta.clean,
         }
+    }
+
+    /// The key that stands in a damaged record, if it looks like one: whose record it probably was.
+    /// Nothing proves it, since its checksum does not match.
+    pub fn suspect(&self, corruption: &Corruption) -> Option<&Key> {
+        let mut suspects = self.survey.suspects.iter();
+        let found =
+            suspects.find(|each| each.file == corruption.file && each.offset == corruption.offset);
+        found.map(|suspect| &suspect.key)
     }
 
     /// What is wrong with the store's files.

@@ -120,6 +120,11 @@ fn damage_is_found_told_and_salvaged() {
     );
     let offset = lines[0]["offset"].as_u64().expect("a number");
     assert!(offset <= 5_000 && offset + lines[0]["bytes"].as_u64().expect("a number") > 5_000);
+    assert_eq!(lines[0]["probably"]["id"], "k0");
+    assert_eq!(
+        lines[0]["records_at_most"].as_u64(),
+        Some(lines[0]["bytes"].as_u64().unwrap().div_ceil(128))
+    );
     run(&["export", &path]).fails(5, "oncekey verify");
     assert!(good(&["stats", &path]).text().contains("oncekey verify"));
     assert_eq!(

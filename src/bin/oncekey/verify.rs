@@ -3,6 +3,7 @@
 use oncekey::Corruption;
 use serde_json::json;
 
+use crate::json;
 use crate::look::{self, Store};
 use crate::output::{Exit, Failure, Output};
 
@@ -11,7 +12,13 @@ pub(crate) fn verify(arguments: &Store, output: &mut Output) -> Result<(), Failu
     let reader = look::open(&arguments.directory, true, output)?;
     let health = reader.health();
     for corruption in &health.corruptions {
-        output.show(&of(corruption), text(corruption))?;
+        let mut object = of(corruption);
+        let mut text = text(corruption);
+        if let Some(key) = reader.suspect(corruption) {
+            object["probably"] = json::key(key).into();
+            text = format!("{text}; probably of {}", key.display_raw());
+        }
+        output.show(&object, text)?;
     }
     let mut note = |kind: &str, file: &str, offset: u64, bytes: u64, meaning: String| {
         let object = json!({

@@ -11,10 +11,12 @@
 //!   damage; damage is believed only when it is still there.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::corruption::{Corruption, Damage};
 use crate::fs::{Storage, StorageFile};
+use crate::key::Key;
 use crate::log::header::PAGE_BYTES;
 use crate::log::members::Tally;
 use crate::log::meta::Meta;
@@ -25,10 +27,9 @@ use crate::log::recover::listing::{Listing, side_car_name};
 use crate::log::recover::origin::Found;
 use crate::log::recover::side_car::{self, SideCar};
 use crate::log::recover::{Candidate, RecoverError, compacted};
-use crate::log::scan::{scan_file, visit_file};
+use crate::log::scan::{Scan, scan_file, visit_file};
 use crate::mem::Memory;
 use crate::report::{BadSideCar, TornTail};
-use crate::sync::Arc;
 
 /// How often files may change under the look before it gives up.
 const CHANGES_MAX: u32 = 100;
@@ -36,6 +37,8 @@ const CHANGES_MAX: u32 = 100;
 const LOOKS_AT_DAMAGE: u32 = 3;
 /// Time in between, for whoever is writing to come to an end.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+/// How many damaged records are asked whose they are.
+const SUSPECTS_MAX: usize = 10_000;
 /// How much is copied at once.
 const CHUNK: usize = 256 << 10;
 
@@ -51,6 +54,8 @@ pub(crate) struct Survey {
     files: Vec<Surveyed>,
     /// Durable data that cannot be read.
     pub(crate) losses: Vec<Corruption>,
+    /// Whose they probably were, as far as their keys look like keys.
+    pub(crate) suspects: Vec<Suspect>,
     /// What lies behind the end of the log: being written, or cut off by a crash.
     pub(crate) tail: Option<TornTail>,
     /// Ranges that somebody reserved and never finished.
@@ -68,6 +73,15 @@ pub(crate) struct Survey {
     pub(crate) end: u64,
     /// The latest store time in ms that any record mentions.
     pub(crate) latest_ms: u64,
+}
+
+/// A record that cannot be believed, and the key that stands in it.
+#[derive(Debug)]
+pub(crate) struct Suspect {
+    pub(crate) file: String,
+    /// In bytes.
+    pub(crate) offset: u64,
+    pub(crate) key: Key,
 }
 
 /// A file that counts, open, and how far it does.
@@ -211,18 +225,21 @@ fn read(
         storage,
         listing: &listing,
         side_cars,
+        suspects: Vec::new(),
         done: 0,
         total,
         progress,
     };
     let copies = scanning.all(std::mem::take(&mut compacted.segments), &open_of)?;
     let candidates = scanning.all(std::mem::take(&mut log.segments), &open_of)?;
+    let suspects = scanning.suspects;
     let verdict = judge::judge(&candidates, meta.watermark, true)?;
 
     let mut survey = Survey {
         meta_slot,
         files: Vec::new(),
         losses: std::mem::take(&mut log.losses),
+        suspects,
         tail: tail_of(&candidates, &verdict.kept),
         holes: verdict.holes,
         side_cars: 0,
@@ -337,6 +354,7 @@ struct Scanning<'a> {
     storage: &'a dyn Storage,
     listing: &'a Listing,
     side_cars: bool,
+    suspects: Vec<Suspect>,
     done: u64,
     total: u64,
     progress: Progress<'a>,
@@ -351,8 +369,11 @@ impl Scanning<'_> {
         let mut candidates = Vec::with_capacity(files.len());
         for file in files {
             let io = RecoverError::io(&file.name);
-            let scanned = copy(open_of.get(&file.name)?, file.len)
-                .map(|memory| scan_file(&memory, &file.header, file.limit()));
+            let scanned = copy(open_of.get(&file.name)?, file.len).map(|memory| {
+                let scan = scan_file(&memory, &file.header, file.limit());
+                self.suspect(&file, &memory, &scan);
+                scan
+            });
             self.done += file.len;
             let scan = scanned
                 .and_then(|scan| (self.progress)(self.done, self.total).map(|()| scan))
@@ -370,6 +391,29 @@ impl Scanning<'_> {
             });
         }
         Ok(candidates)
+    }
+}
+
+impl Scanning<'_> {
+    /// Notes whose the records may be that do not match their checksums: of most, another part than
+    /// the key is damaged.
+    fn suspect(&mut self, file: &SegmentFile, memory: &Memory, scan: &Scan) {
+        let unmatched = scan
+            .spots
+            .iter()
+            .filter(|spot| spot.damage == Damage::Checksum);
+        for spot in unmatched.take(SUSPECTS_MAX.saturating_sub(self.suspects.len())) {
+            let bytes = memory.bytes(spot.from as usize * 8, (spot.to - spot.from) as usize * 8);
+            if let Ok(record) = Record::parse_verified(bytes)
+                && let Ok(key) = Key::from_parts(record.key, record.key_lengths)
+            {
+                self.suspects.push(Suspect {
+                    file: file.name.clone(),
+                    offset: spot.from * 8,
+                    key,
+                });
+            }
+        }
     }
 }
 
