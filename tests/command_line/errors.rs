@@ -126,7 +126,10 @@ fn damage_is_found_told_and_salvaged() {
         Some(lines[0]["bytes"].as_u64().unwrap().div_ceil(128))
     );
     run(&["export", &path]).fails(5, "oncekey verify");
-    assert!(good(&["stats", &path]).text().contains("oncekey verify"));
+    for command in ["stats", "list", "interrupted", "pending"] {
+        run(&[command, &path]).fails(5, "oncekey verify");
+    }
+    run(&["get", &path, "k7", "--scope", "acct", "--operation", "pay"]).fails(5, "may be missing");
     assert_eq!(
         contents(Path::new(&path)),
         before,

@@ -72,6 +72,22 @@ pub(crate) fn open(directory: &Path, all: bool, output: &Output) -> Result<Reade
     Ok(opened?)
 }
 
+/// Ends an answer that may be wrong, because records cannot be read, as a failure.
+fn is_whole(reader: &Reader, directory: &Path, output: &mut Output) -> Result<(), Failure> {
+    output.flush()?;
+    match reader.health().corruptions.len() {
+        0 => Ok(()),
+        damaged => {
+            let shown = directory.display();
+            let message = format!(
+                "{shown} is damaged in {damaged} places, so keys may be missing or shown in an old \
+                 state: run `oncekey verify {shown}`"
+            );
+            Err(Failure::new(Exit::Damaged, message))
+        }
+    }
+}
+
 /// Shows keys until the output ends.
 pub(crate) fn each(
     reader: &Reader,
@@ -140,7 +156,8 @@ pub(crate) fn stats(arguments: &Store, output: &mut Output) -> Result<(), Failur
         "seen": freshness(&reader),
     });
     if output.is_json() {
-        return output.line(&object);
+        output.line(&object)?;
+        return is_whole(&reader, &arguments.directory, output);
     }
     for (state, count) in &states {
         output.line(format_args!("{state:<22} {count:>12}"))?;
@@ -173,13 +190,7 @@ pub(crate) fn stats(arguments: &Store, output: &mut Output) -> Result<(), Failur
         "{:<22} {:>12}",
         "closed properly", seen.is_closed
     ))?;
-    if !health.corruptions.is_empty() {
-        let count = health.corruptions.len();
-        output.line(format_args!(
-            "{count} places are damaged: run `oncekey verify`"
-        ))?;
-    }
-    Ok(())
+    is_whole(&reader, &arguments.directory, output)
 }
 
 pub(crate) fn freshness(reader: &Reader) -> Value {
@@ -212,7 +223,8 @@ pub(crate) fn list(arguments: &List, output: &mut Output) -> Result<(), Failure>
             true => show(&record, now, output),
             false => output.check(),
         }
-    })
+    })?;
+    is_whole(&reader, &arguments.directory, output)
 }
 
 impl List {
@@ -258,7 +270,8 @@ pub(crate) fn waiting(
             true => show(&record, now, output),
             false => output.check(),
         },
-    )
+    )?;
+    is_whole(&reader, &arguments.directory, output)
 }
 
 fn show(
@@ -280,11 +293,12 @@ pub(crate) fn get(arguments: &Get, output: &mut Output) -> Result<(), Failure> {
     let reader = open(&arguments.directory, false, output)?;
     let history = reader.history(&key)?;
     let Some(newest) = history.last() else {
+        is_whole(&reader, &arguments.directory, output)?;
         let message = format!("the log knows nothing of {}", key.display_raw());
         return Err(Failure::new(Exit::Key, message));
     };
     if output.is_json() {
-        return history.iter().try_for_each(|record| {
+        history.iter().try_for_each(|record| {
             let mut object = match arguments.body {
                 true => json::with_response(record),
                 false => json::record(record),
@@ -295,11 +309,15 @@ pub(crate) fn get(arguments: &Get, output: &mut Output) -> Result<(), Failure> {
                 object.remove("state");
             }
             output.line(Value::Object(object))
-        });
+        })?;
+        return is_whole(&reader, &arguments.directory, output);
     }
     if arguments.body {
         return match &newest.response {
-            Some(response) => output.bytes(response),
+            Some(response) => {
+                output.bytes(response)?;
+                is_whole(&reader, &arguments.directory, output)
+            }
             None => {
                 let message = format!("{} has no stored response", key.display_raw());
                 Err(Failure::new(Exit::Key, message))
@@ -325,5 +343,5 @@ pub(crate) fn get(arguments: &Get, output: &mut Output) -> Result<(), Failure> {
             output.line(format_args!("             checkpoint \"{note}\""))?;
         }
     }
-    Ok(())
+    is_whole(&reader, &arguments.directory, output)
 }
