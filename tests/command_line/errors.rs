@@ -339,3 +339,34 @@ fn a_wrong_command_line_is_told() {
     assert_eq!(run(&["nonsense"]).code, Some(2));
     assert_eq!(run(&["list"]).code, Some(2));
 }
+
+#[test]
+fn what_a_killed_process_left_is_no_damage() {
+    let place = Place::new();
+    let path = place.text("killed");
+    let mut child = tool()
+        .args(["fill", &path, "--keys", "100000000", "--interrupted", "3"])
+        .spawn()
+        .expect("it runs");
+    let many = |path: &str| {
+        let seen = run(&["list", path, "--scope", "tenant-0"]);
+        seen.code == Some(0) && seen.out.len() > 10_000
+    };
+    while !many(&path) {
+        assert!(child.try_wait().expect("a child").is_none(), "it goes on");
+    }
+    child.kill().expect("killed");
+    child.wait().expect("it ended");
+    let before = contents(Path::new(&path));
+    good(&["verify", &path]);
+    // Nobody has opened it since, so nobody has said that the owners are gone.
+    assert!(good(&["pending", &path]).text().lines().count() >= 3);
+    assert_eq!(
+        contents(Path::new(&path)),
+        before,
+        "who reads changes nothing"
+    );
+    good(&["compact", &path]);
+    assert!(good(&["pending", &path]).out.is_empty());
+    assert!(good(&["interrupted", &path]).text().lines().count() >= 3);
+}
