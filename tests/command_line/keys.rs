@@ -177,7 +177,7 @@ fn a_round_trip_keeps_bytes_and_retention_and_can_be_repeated() {
             .max()
             .expect("an end")
     };
-    // The store's clock stands still at the record's time while the key is written.
+    // What is left is measured a moment before it is written.
     assert!(ends(&again).abs_diff(ends(&exported.json())) < 60_000);
     let store = open(&place.path("copy"));
     let Ok(KeyState::Completed(saved)) = store.get(&key(odd)) else {
