@@ -10,6 +10,7 @@
 //! whether two fingerprints are identical, which is another question.
 
 use std::fmt;
+use std::str::FromStr;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
@@ -213,6 +214,38 @@ impl fmt::Display for Fingerprint {
     }
 }
 
+/// Reads what [`Display`](fmt::Display) writes, to carry fingerprints from one store to another.
+///
+/// ```
+/// use oncekey::Fingerprint;
+///
+/// let fingerprint = Fingerprint::of(b"1200 eur");
+/// assert_eq!(fingerprint.to_string().parse(), Ok(fingerprint));
+/// assert_eq!("none".parse(), Ok(Fingerprint::none()));
+/// assert!("1:99".parse::<Fingerprint>().is_err());
+/// ```
+impl FromStr for Fingerprint {
+    type Err = FingerprintError;
+
+    fn from_str(text: &str) -> Result<Self, FingerprintError> {
+        if text == "none" {
+            return Ok(Self::none());
+        }
+        let parsed = text.split_once(':').and_then(|(algorithm, digest)| {
+            let is_digest =
+                digest.len() == 32 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let digest = u128::from_str_radix(digest, 16)
+                .ok()
+                .filter(|_| is_digest)?;
+            Some((algorithm.parse().ok()?, digest))
+        });
+        match parsed {
+            Some((algorithm, digest)) if algorithm != NONE => Ok(Self::from_raw(algorithm, digest)),
+            _ => Err(FingerprintError::Unreadable),
+        }
+    }
+}
+
 impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Fingerprint({self})")
@@ -278,7 +311,7 @@ impl fmt::Debug for FingerprintBuilder {
     }
 }
 
-/// Why a [custom](Fingerprint::custom) fingerprint can't be made.
+/// Why a [custom](Fingerprint::custom) fingerprint can't be made, or one can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FingerprintError {
@@ -287,6 +320,8 @@ pub enum FingerprintError {
         /// The id that was given.
         algorithm: u8,
     },
+    /// Text that no fingerprint is written as.
+    Unreadable,
 }
 
 impl fmt::Display for FingerprintError {
@@ -296,6 +331,10 @@ impl fmt::Display for FingerprintError {
                 f,
                 "fingerprint algorithm id {algorithm} is reserved for the library; use one from \
                  {CUSTOM_MIN} to 255"
+            ),
+            Self::Unreadable => f.write_str(
+                "a fingerprint is written as \"none\", or as an algorithm's id, a colon and 32 \
+                 hexadecimal digits",
             ),
         }
     }

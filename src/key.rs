@@ -14,7 +14,7 @@ use std::hash::{Hash, Hasher};
 use std::iter;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_secret};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_secret, xxh3_128_with_secret};
 
 use crate::limits::KEY_PART_BYTES_MAX;
 use crate::log::word::mix;
@@ -225,6 +225,15 @@ impl Key {
         let is_key = check_parts(lens, KEY_PART_BYTES_MAX).is_ok()
             && lens.iter().sum::<usize>() == bytes.len();
         is_key.then(|| hash(bytes, scope_len, operation_len, secret))
+    }
+
+    /// A digest of a key in the log, wide enough to stand for the key where the keys of a whole store
+    /// do not fit into memory.
+    pub(crate) fn digest_of(bytes: &[u8], lengths: (u16, u16, u16), secret: &[u8; 192]) -> u128 {
+        // Odd, so that two triples of one concatenation never meet.
+        const SPREAD: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
+        let cut = u128::from(lengths.0) << 16 | u128::from(lengths.1);
+        xxh3_128_with_secret(bytes, secret) ^ cut.wrapping_mul(SPREAD)
     }
 
     fn parts(&self) -> (&[u8], &[u8], &[u8]) {

@@ -69,6 +69,7 @@
 //! | handle each event of a queue once | [`inbox::Inbox`] |
 //! | free a key by hand | [`Store::interrupt`], [`Store::forget`] |
 //! | choose durability, retention, limits | [`Options`], [`ClaimOptions`], [`limits`] |
+//! | look into a store beside the process that has it open | [`Reader`] |
 //! | see what a crash left | [`Store::recovery_report`] |
 //! | watch it run | [`Store::stats`], `Store::export_metrics` (feature `metrics`) |
 //! | share keys between processes (features `postgres`, `sqlite`, `redis`) | [`Backend`](backend::Backend) |
@@ -186,6 +187,7 @@
 //! * `redis`: the module `redis`, keys in Redis or Valkey. Needs tokio.
 //! * `conformance`: the module `conformance`, the contract of a claim as a suite of tests for any
 //!   [`Backend`](backend::Backend).
+//! * `cli`: builds the tool `oncekey`, and changes nothing in the library.
 //! * `testing`: the module `testing` with a simulated disk that loses what was not synced, tears
 //!   pages and fails on demand, and `Options::open_simulated` to open a store on it; with `http` also
 //!   `testing::RetryTests`, three tests to run against your own service. For tests of a service;
@@ -199,6 +201,7 @@
 //! * [format](documentation::format): every byte on disk
 //! * [durability](documentation::durability): levels, crashes, full disks, file systems, copies
 //! * [metrics](documentation::metrics): every series, and what to watch
+//! * [operations](documentation::operations): the tool, sizing, backups, what to do when
 //! * `documentation::client`: what a client must do, the journal, what is sent again (feature
 //!   `client`)
 //! * `documentation::http`: every rule of the HTTP layer, and a cookbook (feature `http`)
@@ -227,6 +230,8 @@ pub mod documentation {
     pub mod http {}
     #[doc = include_str!("../docs/metrics.md")]
     pub mod metrics {}
+    #[doc = include_str!("../docs/operations.md")]
+    pub mod operations {}
 }
 
 /// The code in the README is compiled with the tests.
@@ -269,6 +274,7 @@ mod open_error;
 mod operation;
 mod options;
 mod parallel;
+mod reader;
 pub mod reconcile;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -327,6 +333,7 @@ mod public {
     pub use crate::options::{
         ClaimOptions, ClaimOptionsError, Durability, Lease, Options, OptionsError, Recovery,
     };
+    pub use crate::reader::{Health, KeyRecord, ReadError, Reader, Recorded, Seen};
     pub use crate::report::{BadSideCar, RecoveryReport, TornTail};
     pub use crate::response::{Replay, Response};
     pub use crate::run::{OnInterrupted, RunError, RunOptions};

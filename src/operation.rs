@@ -461,8 +461,8 @@ impl<R: AsRef<[u8]>> Completion<R> {
         self
     }
 
-    /// Marks the operation as done and keeps no response.
-    pub(crate) fn without_response(mut self) -> Self {
+    /// Marks the operation as done and keeps no response: a duplicate learns that and is not run.
+    pub fn without_response(mut self) -> Self {
         self.response = None;
         self
     }

@@ -28,6 +28,8 @@ const ZERO_CHUNK: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) struct OsStorage {
     directory: File,
+    /// How files are opened: to read, and to write unless the store is only looked at.
+    access: OFlags,
 }
 
 impl OsStorage {
@@ -43,6 +45,20 @@ impl OsStorage {
         }
         Ok(Self {
             directory: open_directory(path)?,
+            access: OFlags::RDWR,
+        })
+    }
+
+    /// Opens the directory at `path` to read what is in it: files are opened without the right to
+    /// write, and nobody needs it.
+    ///
+    /// # Errors
+    ///
+    /// What the system reports.
+    pub(crate) fn open_read_only(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            directory: open_directory(path)?,
+            access: OFlags::RDONLY,
         })
     }
 
@@ -70,7 +86,7 @@ impl OsStorage {
 
     fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         check_name(name)?;
-        let flags = flags | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags = flags | self.access | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let mode = Mode::RUSR | Mode::WUSR;
         let file = retry_on_intr(|| rustix::fs::openat(&self.directory, name, flags, mode))?;
         Ok(File::from(file))

@@ -57,6 +57,7 @@ mod judge;
 pub(crate) mod listing;
 mod origin;
 mod side_car;
+pub(crate) mod survey;
 #[cfg(test)]
 mod tests;
 

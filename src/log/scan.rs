@@ -52,28 +52,40 @@ pub(crate) struct Spot {
 
 /// Reads the segment of this header up to word `limit`, or its end if that comes first.
 pub(crate) fn scan_file(memory: &Memory, header: &Header, limit: u64) -> Scan {
-    scan_with(&Reader {
+    visit_file(memory, header, limit, &mut |_, _| {})
+}
+
+/// The same, and hands over every record that it reads with its word offset.
+pub(crate) fn visit_file(
+    memory: &Memory,
+    header: &Header,
+    limit: u64,
+    visit: &mut dyn FnMut(u64, &Record<'_>),
+) -> Scan {
+    let reader = Reader {
         memory,
         base: header.base,
         seed: header.seed(),
         is_compacted: header.is_compacted(),
         limit: limit.min(memory.words() as u64),
-    })
+    };
+    scan_with(&reader, visit)
 }
 
 /// The same for the segment of the log at `base`.
 #[cfg(test)]
 pub(crate) fn scan(memory: &Memory, base: u64, seed: u64, limit: u64) -> Scan {
-    scan_with(&Reader {
+    let reader = Reader {
         memory,
         base,
         seed,
         is_compacted: false,
         limit: limit.min(memory.words() as u64),
-    })
+    };
+    scan_with(&reader, &mut |_, _| {})
 }
 
-fn scan_with(reader: &Reader<'_>) -> Scan {
+fn scan_with(reader: &Reader<'_>, visit: &mut dyn FnMut(u64, &Record<'_>)) -> Scan {
     let limit = reader.limit;
     let mut scan = Scan {
         end: FIRST_RECORD.min(limit),
@@ -89,6 +101,7 @@ fn scan_with(reader: &Reader<'_>) -> Scan {
         let (next, damage) = match reader.range_at(from) {
             Range::Record(words, record) => {
                 scan.count(&record);
+                visit(from, &record);
                 scan.records_end = from + words;
                 (Some(from + words), None)
             }

@@ -160,6 +160,16 @@ impl Files {
         Ok(files)
     }
 
+    /// Names of all that were found.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.raw.iter().map(|(file, _)| file.name.clone()).collect()
+    }
+
+    /// Bytes of those that belong.
+    pub(super) fn bytes(&self) -> u64 {
+        self.segments.iter().map(|file| file.len).sum()
+    }
+
     /// Whether none were found.
     pub(super) fn is_empty(&self) -> bool {
         self.raw.is_empty()

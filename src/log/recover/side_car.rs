@@ -7,13 +7,14 @@
 use std::io;
 
 use crate::corruption::Damage;
-use crate::fs::Storage;
+use crate::fs::{Storage, StorageFile};
 use crate::log::index_file::{IndexFile, Summary};
 use crate::log::recover::files::SegmentFile;
 use crate::log::recover::finish::page_end;
 use crate::log::recover::listing::side_car_name;
 use crate::log::repair;
 use crate::log::scan::Scan;
+use crate::mem::Memory;
 
 /// What became of a segment's side-car.
 #[derive(Debug)]
@@ -28,8 +29,20 @@ pub(super) enum SideCar {
 
 /// Reads the side-car of a segment whose header is true and whose place in the chain is known.
 pub(super) fn read(storage: &dyn Storage, file: &SegmentFile) -> SideCar {
+    read_with(storage, file, |open, len| {
+        repair::read_through(open, len)?;
+        open.map(false)
+    })
+}
+
+/// The same, with the side-car's bytes got in another way.
+pub(super) fn read_with(
+    storage: &dyn Storage,
+    file: &SegmentFile,
+    bytes: impl FnOnce(&dyn StorageFile, u64) -> io::Result<Memory>,
+) -> SideCar {
     let name = side_car_name(&file.name);
-    match load(storage, &name) {
+    match load(storage, &name, bytes) {
         Ok(Ok(index)) => match fault(index.summary(), file) {
             None => SideCar::Good(index),
             Some(damage) => SideCar::Bad(damage),
@@ -43,14 +56,17 @@ pub(super) fn read(storage: &dyn Storage, file: &SegmentFile) -> SideCar {
     }
 }
 
-fn load(storage: &dyn Storage, name: &str) -> io::Result<Result<IndexFile, Damage>> {
+fn load(
+    storage: &dyn Storage,
+    name: &str,
+    bytes: impl FnOnce(&dyn StorageFile, u64) -> io::Result<Memory>,
+) -> io::Result<Result<IndexFile, Damage>> {
     let open = storage.open(name)?;
     let len = open.len()?;
     if len == 0 || !len.is_multiple_of(8) {
         return Ok(Err(Damage::Truncated));
     }
-    repair::read_through(open.as_ref(), len)?;
-    Ok(IndexFile::of_map(open.map(false)?))
+    Ok(IndexFile::of_map(bytes(open.as_ref(), len)?))
 }
 
 /// Why a side-car is not that of this segment as it is now.

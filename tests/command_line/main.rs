@@ -1,0 +1,6 @@
+//! The tool, run as a user runs it.
+
+mod beside_a_service;
+mod errors;
+mod keys;
+mod world;
