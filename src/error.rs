@@ -358,6 +358,14 @@ impl<G> FinishError<G> {
         }
     }
 
+    /// The same error with the guard in another form.
+    pub(crate) fn map<H>(self, form: impl FnOnce(G) -> H) -> FinishError<H> {
+        FinishError {
+            error: self.error,
+            operation: self.operation.map(|operation| Box::new(form(*operation))),
+        }
+    }
+
     /// What went wrong.
     pub fn error(&self) -> &WriteError {
         &self.error

@@ -98,7 +98,6 @@ impl Operation {
     }
 
     /// What the request was claimed with.
-    #[cfg(feature = "client")]
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         self.grant().fingerprint
     }
@@ -131,16 +130,6 @@ impl Operation {
         let grant = self.grant();
         self.engine
             .downstream_key(&grant.key, grant.fingerprint, label)
-    }
-
-    /// What it takes to derive downstream keys after the guard was given away.
-    pub(crate) fn downstream(&self) -> Downstream {
-        let grant = self.grant();
-        Downstream::new(
-            Arc::clone(&self.engine),
-            grant.key.clone(),
-            grant.fingerprint,
-        )
     }
 
     /// Stores a note of up to 4,096 bytes for whoever takes over if this attempt is interrupted: a
@@ -384,33 +373,6 @@ impl Operation {
         self.grant
             .as_ref()
             .unwrap_or_else(|| unreachable!("the guard has ended"))
-    }
-}
-
-/// The downstream keys of an operation, without its guard.
-#[derive(Clone)]
-pub(crate) struct Downstream {
-    engine: Arc<Opened>,
-    key: Key,
-    fingerprint: Fingerprint,
-}
-
-impl Downstream {
-    pub(crate) fn new(engine: Arc<Opened>, key: Key, fingerprint: Fingerprint) -> Self {
-        Self {
-            engine,
-            key,
-            fingerprint,
-        }
-    }
-
-    pub(crate) fn key(&self) -> &Key {
-        &self.key
-    }
-
-    pub(crate) fn derive(&self, label: &str) -> String {
-        self.engine
-            .downstream_key(&self.key, self.fingerprint, label)
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
+use crate::backend::{AnyBackend, Backend, Downstream, Guard};
 use crate::block::block_on;
 use crate::clock::time;
 use crate::engine::{Level, Opened, Request, Unsettled};
@@ -21,8 +22,9 @@ use crate::error::{ClaimError, FinishError, Unavailable, WriteError};
 use crate::inbox::note::Note;
 use crate::key::Key;
 use crate::log::commit::Lead;
-use crate::operation::{Downstream, Operation};
+use crate::operation::Operation;
 use crate::options::ResolvedClaim;
+use crate::store::Store;
 
 /// Failures that a [`ReconcileReport`] names; more are only counted.
 pub const FAILURES_NAMED_MAX: usize = 100;
@@ -122,14 +124,15 @@ impl std::error::Error for ReconcileError {
 impl Interrupted {
     /// What the attempt before the one that this guard holds left behind.
     pub(crate) fn before(
-        operation: &Operation,
+        backend: &AnyBackend,
+        guard: &impl Guard,
         checkpoint: Option<Bytes>,
-        now: SystemTime,
     ) -> Option<Self> {
-        let previous = operation.previous()?;
-        let created_at = operation.created_at();
+        let previous = guard.previous()?;
+        let (key, fingerprint) = (guard.key().clone(), guard.fingerprint());
+        let (created_at, now) = (guard.created_at(), backend.now());
         Some(Self {
-            downstream: operation.downstream(),
+            downstream: Downstream::new(backend.clone(), key, fingerprint),
             attempt: previous.attempt,
             started_at: previous.started_at,
             created_at,
@@ -142,8 +145,9 @@ impl Interrupted {
     fn unsettled(engine: &Arc<Opened>, key: Key, found: &Unsettled) -> Self {
         let now_ms = engine.time().now_ms();
         let checkpoint = found.checkpoint.clone().map(Note::of_handler);
+        let backend = AnyBackend::new(Store::of(Arc::clone(engine)));
         Self {
-            downstream: Downstream::new(Arc::clone(engine), key, found.fingerprint),
+            downstream: Downstream::new(backend, key, found.fingerprint),
             attempt: found.attempt,
             started_at: time(found.started_ms),
             created_at: time(found.created_ms),

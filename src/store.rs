@@ -172,6 +172,15 @@ impl Store {
         Options::new().open(directory)
     }
 
+    pub(crate) fn of(engine: Arc<Opened>) -> Self {
+        Self { engine }
+    }
+
+    /// See [`Operation::downstream_key`].
+    pub(crate) fn derive(&self, key: &Key, fingerprint: Fingerprint, label: &str) -> String {
+        self.engine.downstream_key(key, fingerprint, label)
+    }
+
     pub(crate) fn settings(&self) -> &crate::options::Settings {
         self.engine.settings()
     }

@@ -4,14 +4,14 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use crate::backend::{Answer, Backend, Guard, Outcome, Progress};
+use crate::backend::{Answer, Backend, BackendLimits, Guard, Outcome, Progress};
 use crate::claim::{Claim, InProgress, Saved};
 use crate::error::{AdminError, ClaimError, FinishError, WriteError};
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
 use crate::listing::{KeyState, PendingKey};
-use crate::operation::{Operation, Previous};
-use crate::options::ClaimOptions;
+use crate::operation::{Completion, Operation, Previous};
+use crate::options::{ClaimOptions, ClaimOptionsError};
 use crate::store::{Forget, Store};
 use crate::token::Token;
 
@@ -58,11 +58,52 @@ impl Backend for Store {
         keys.truncate(max);
         Ok(keys)
     }
+
+    fn downstream_key(&self, key: &Key, fingerprint: Fingerprint, label: &str) -> String {
+        self.derive(key, fingerprint, label)
+    }
+
+    fn limits(&self) -> BackendLimits {
+        let settings = self.settings();
+        BackendLimits {
+            key_part_bytes: settings.key_part_bytes_max,
+            response_bytes: settings.response_bytes_max,
+        }
+    }
+
+    fn check(&self, options: &ClaimOptions) -> Result<(), ClaimOptionsError> {
+        options.resolve(self.settings()).map(drop)
+    }
+
+    fn now(&self) -> SystemTime {
+        Store::now(self)
+    }
+}
+
+impl Operation {
+    /// The completion with an answer.
+    pub(crate) fn completion(self, answer: Answer<'_>) -> Completion<&[u8]> {
+        let mut completion = self.complete_with(answer.response.unwrap_or_default());
+        if answer.response.is_none() {
+            completion = completion.without_response();
+        }
+        if let Some(principal) = answer.principal {
+            completion = completion.principal(principal);
+        }
+        if let Some(retention) = answer.retention {
+            completion = completion.retention(retention);
+        }
+        completion
+    }
 }
 
 impl Guard for Operation {
     fn key(&self) -> &Key {
         Operation::key(self)
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        Operation::fingerprint(self)
     }
 
     fn attempt(&self) -> u32 {
@@ -102,21 +143,15 @@ impl Guard for Operation {
     }
 
     async fn complete(self, answer: Answer<'_>) -> Result<Saved, FinishError> {
-        let mut completion = self.complete_with(answer.response.unwrap_or_default());
-        if answer.response.is_none() {
-            completion = completion.without_response();
-        }
-        if let Some(principal) = answer.principal {
-            completion = completion.principal(principal);
-        }
-        if let Some(retention) = answer.retention {
-            completion = completion.retention(retention);
-        }
-        completion.commit_async().await
+        self.completion(answer).commit_async().await
     }
 
     async fn release(self) -> Result<(), FinishError> {
         self.release_async().await
+    }
+
+    fn give_back(self) {
+        Operation::give_back(self);
     }
 }
 

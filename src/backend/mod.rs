@@ -44,7 +44,10 @@
 //! has not been heard of for the length of a lease, so there even
 //! [`Lease::WhileAlive`](crate::Lease::WhileAlive) is a lease, which the guard renews by itself.
 
+mod any;
+mod downstream;
 mod embedded;
+mod erased;
 mod error;
 mod parts;
 
@@ -58,14 +61,18 @@ use crate::claim::{Mismatch, Saved, TooLate};
 use crate::error::{AdminError, ClaimError, FinishError, WriteError};
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
+use crate::limits::{KEY_PART_BYTES_DEFAULT, RESPONSE_BYTES_DEFAULT};
 use crate::listing::{KeyState, PendingKey};
 use crate::operation::Previous;
-use crate::options::ClaimOptions;
+use crate::options::{ClaimOptions, ClaimOptionsError};
 use crate::store::Forget;
 use crate::token::Token;
 
+pub use self::any::{AnyBackend, AnyGuard};
 pub use self::error::BackendError;
 pub use self::parts::{PendingParts, SavedParts};
+
+pub(crate) use self::downstream::Downstream;
 
 /// What keeps keys: the contract of a claim.
 ///
@@ -151,6 +158,57 @@ pub trait Backend: Clone + Send + Sync + 'static {
         &self,
         max: usize,
     ) -> impl Future<Output = Result<Vec<PendingKey>, ClaimError>> + Send;
+
+    /// A key for a call to another system, made of what an operation was first claimed with: what
+    /// [`Guard::downstream_key`] gives every attempt, for those who have no guard.
+    ///
+    /// With it one asks another system about an [interrupted](Self::interrupted) operation. The
+    /// fingerprint is that of the first claim, as [`PendingKey::fingerprint`] and
+    /// [`Guard::fingerprint`] have it.
+    fn downstream_key(&self, key: &Key, fingerprint: Fingerprint, label: &str) -> String;
+
+    /// How large keys and responses may be. By default as in [`BackendLimits::default`].
+    fn limits(&self) -> BackendLimits {
+        BackendLimits::default()
+    }
+
+    /// Whether a claim with these options would be taken: asked once, when a layer or an inbox is
+    /// built, so that what is wrong with them is not found out by the first request. By default the
+    /// ranges that every backend has.
+    ///
+    /// # Errors
+    ///
+    /// What [`claim`](Self::claim) would give as [`ClaimError::Options`].
+    fn check(&self, options: &ClaimOptions) -> Result<(), ClaimOptionsError> {
+        options.check()
+    }
+
+    /// What the backend's clock shows, as far as this handle knows without asking. By default this
+    /// machine's clock.
+    ///
+    /// For ages and for times that are told to people. Nothing about a key is decided by it.
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+}
+
+/// What a backend takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackendLimits {
+    /// Bytes of each part of a key: scope, operation, id.
+    pub key_part_bytes: usize,
+    /// Bytes of a response.
+    pub response_bytes: usize,
+}
+
+impl Default for BackendLimits {
+    /// 255 bytes for each part of a key, 1 MiB for a response.
+    fn default() -> Self {
+        Self {
+            key_part_bytes: KEY_PART_BYTES_DEFAULT,
+            response_bytes: RESPONSE_BYTES_DEFAULT,
+        }
+    }
 }
 
 /// The right to act for a key: what [`Operation`](crate::Operation) is for every backend.
@@ -160,6 +218,9 @@ pub trait Backend: Clone + Send + Sync + 'static {
 pub trait Guard: fmt::Debug + Send + 'static + Sized {
     /// The key.
     fn key(&self) -> &Key;
+
+    /// The request that the operation was first claimed for.
+    fn fingerprint(&self) -> Fingerprint;
 
     /// 1 for the first owner, one more at each takeover.
     fn attempt(&self) -> u32;
@@ -214,6 +275,11 @@ pub trait Guard: fmt::Debug + Send + 'static + Sized {
     ///
     /// As for [`complete`](Self::complete).
     fn release(self) -> impl Future<Output = Result<(), FinishError<Self>>> + Send;
+
+    /// Says without waiting that this attempt did nothing: its key is free if it was free before, and
+    /// interrupted if it was not. By default the guard is only dropped, which is always right and
+    /// tells less.
+    fn give_back(self) {}
 }
 
 /// What became of the operation: [`Claim`](crate::Claim) for every backend.
@@ -289,6 +355,18 @@ impl<G> Outcome<G> {
     /// Whether the caller owns the operation now.
     pub fn is_owned(&self) -> bool {
         matches!(self, Self::Started(_) | Self::Interrupted(_))
+    }
+
+    /// The same outcome with the guard in another form.
+    pub(crate) fn map<H>(self, form: impl FnOnce(G) -> H) -> Outcome<H> {
+        match self {
+            Self::Started(guard) => Outcome::Started(form(guard)),
+            Self::Interrupted(guard) => Outcome::Interrupted(form(guard)),
+            Self::InProgress(progress) => Outcome::InProgress(progress),
+            Self::Completed(saved) => Outcome::Completed(saved),
+            Self::Mismatch(mismatch) => Outcome::Mismatch(mismatch),
+            Self::TooLate(too_late) => Outcome::TooLate(too_late),
+        }
     }
 
     /// The guard, if the caller owns the operation now.

@@ -18,17 +18,15 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, PROXY_AUTHORIZATION};
 use http::{HeaderName, Request};
 
-use crate::claim::{Claim, Saved};
-use crate::clock::time;
-use crate::error::Unavailable;
+use crate::backend::{Answer, AnyBackend, AnyGuard, Backend, Guard, Outcome};
+use crate::claim::Saved;
+use crate::clock::{time, unix_ms};
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
 use crate::limits::RETENTION_MAX;
 use crate::listing::{KeyState, PendingKey};
-use crate::operation::Operation;
 use crate::options::{ClaimOptions, Durability};
 use crate::response::Replay;
-use crate::store::Store;
 use crate::stored_response::StoredResponse;
 use crate::sync::os::fill_random;
 
@@ -39,6 +37,8 @@ use super::record::Record;
 
 const OPERATION: &str = "operation";
 const REQUEST: &str = "request";
+/// Interrupted keys that a backend is asked for at once, those of others included.
+const INTERRUPTED_MAX: usize = 100_000;
 
 /// Operations that are sent to other systems, from before their first attempt until their answer.
 ///
@@ -47,7 +47,7 @@ const REQUEST: &str = "request";
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Journal {
-    store: Store,
+    backend: AnyBackend,
     scope: Vec<u8>,
     send_for: Duration,
     header: HeaderName,
@@ -71,7 +71,7 @@ pub enum Journaled {
     /// It is done: here is the answer, unless that was not kept. Without one as well where an
     /// operation ended, and was forgotten, since it was [listed](Journal::unfinished).
     Done(Option<StoredResponse>),
-    /// Somebody in this process has it.
+    /// Somebody has it: in this process where the store is embedded, anywhere where it is shared.
     InHand,
 }
 
@@ -103,14 +103,14 @@ impl Unfinished {
 }
 
 impl Journal {
-    /// A journal in `store`, for a server that keeps keys for longer than `send_for`.
+    /// A journal in a [`Store`](crate::Store) or any other backend, for a server that keeps keys for longer than `send_for`.
     ///
     /// `send_for` says how long after it was begun an operation may be sent. After that it is
     /// [too old](Journaled::TooOld), so take the server's retention less the time that a request
     /// may take and that two clocks may differ: 23 hours for a server that keeps keys for 24.
-    pub fn new(store: Store, send_for: Duration) -> Self {
+    pub fn new(backend: impl Backend, send_for: Duration) -> Self {
         Self {
-            store,
+            backend: AnyBackend::new(backend),
             scope: b"client-journal".to_vec(),
             send_for,
             header: HeaderName::from_static("idempotency-key"),
@@ -191,7 +191,7 @@ impl Journal {
         };
         if let Err(error) = written {
             // Nothing was sent. Where even this fails, the operation is listed as never sent.
-            drop(operation.release_async().await);
+            drop(operation.release().await);
             return Err(error);
         }
         Ok(Journaled::Ready(JournaledOperation::new(
@@ -218,11 +218,11 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`Unavailable`] on a closed store.
-    pub fn unfinished(&self) -> Result<Vec<Unfinished>, Unavailable> {
-        let mut unfinished: Vec<_> = self
-            .store
-            .interrupted()?
+    /// [`JournalError::Store`]: it is closed, or can't be reached.
+    pub async fn unfinished(&self) -> Result<Vec<Unfinished>, JournalError> {
+        let interrupted = self.backend.interrupted(INTERRUPTED_MAX).await;
+        let mut unfinished: Vec<_> = interrupted
+            .map_err(JournalError::Store)?
             .into_iter()
             .filter(|pending| {
                 pending.key.scope() == self.scope && pending.key.operation() == OPERATION.as_bytes()
@@ -246,7 +246,7 @@ impl Journal {
         };
         if operation.attempt() == 1 {
             // There was nothing to take up any more, so the claim began another one.
-            let released = operation.release_async().await;
+            let released = operation.release().await;
             released.map_err(|error| JournalError::Write(error.error().clone()))?;
             return Ok(Journaled::Done(None));
         }
@@ -259,15 +259,15 @@ impl Journal {
         }
     }
 
-    pub(super) fn store(&self) -> &Store {
-        &self.store
+    pub(super) fn backend(&self) -> &AnyBackend {
+        &self.backend
     }
 
     /// Removes the request of an operation that ends. One that a crash leaves behind is overwritten
     /// when its name is used again.
     pub(super) async fn remove_request(&self, operation: &Key) {
         let removed = match self.request_key(operation) {
-            Ok(key) => self.store.forget_unsynced(&key).await.map(drop),
+            Ok(key) => self.backend.forget_unsynced(&key).await.map(drop),
             Err(_) => return,
         };
         if let Err(error) = removed {
@@ -304,36 +304,38 @@ impl Journal {
         if let Some(retention) = self.keep_answers {
             options = options.retention(retention);
         }
-        let claim = self.store.claim_with_async(key, fingerprint, options).await;
+        let claim = self.backend.claim(key, fingerprint, options).await;
         match claim.map_err(JournalError::Store)? {
-            Claim::Started(operation) | Claim::Interrupted(operation) => Ok(Taken::Own(operation)),
-            Claim::InProgress(_) => Ok(Taken::Other(Box::new(Journaled::InHand))),
-            Claim::Completed(saved) => {
+            Outcome::Started(operation) | Outcome::Interrupted(operation) => {
+                Ok(Taken::Own(operation))
+            }
+            Outcome::InProgress(_) => Ok(Taken::Other(Box::new(Journaled::InHand))),
+            Outcome::Completed(saved) => {
                 // An answer is not taken back by a loss of power once it was given out.
                 self.flush().await?;
                 Ok(Taken::Other(Box::new(Journaled::Done(answer(&saved)?))))
             }
-            Claim::Mismatch(_) | Claim::TooLate(_) => Err(JournalError::OtherRequest),
+            Outcome::Mismatch(_) | Outcome::TooLate(_) => Err(JournalError::OtherRequest),
         }
     }
 
     /// Makes all that was written as durable as the store's level says.
     pub(super) async fn flush(&self) -> Result<(), JournalError> {
-        match self.store.settings().durability {
-            Durability::Buffered => Ok(()),
-            Durability::Sync => {
-                let flushed = self.store.flush_async().await;
+        match self.backend.embedded() {
+            Some(store) if store.settings().durability == Durability::Sync => {
+                let flushed = store.flush_async().await;
                 flushed.map_err(JournalError::Unavailable)
             }
+            _ => Ok(()),
         }
     }
 
-    fn held(&self, operation: Operation) -> Held {
+    fn held(&self, operation: AnyGuard) -> Held {
         Held::new(self.clone(), operation)
     }
 
-    fn resumed(&self, operation: Operation, record: Record) -> Journaled {
-        let is_too_old = time(record.send_until_ms) <= self.store.now();
+    fn resumed(&self, operation: AnyGuard, record: Record) -> Journaled {
+        let is_too_old = time(record.send_until_ms) <= self.backend.now();
         let held = self.held(operation);
         match is_too_old {
             true => Journaled::TooOld(Unsendable::new(held, Some(record))),
@@ -341,11 +343,13 @@ impl Journal {
         }
     }
 
-    fn new_record(&self, operation: &Operation, request: Request<Bytes>) -> Record {
-        let until = operation.created_at().checked_add(self.send_for);
+    fn new_record(&self, operation: &AnyGuard, request: Request<Bytes>) -> Record {
+        let created_at = operation.created_at();
+        let until = created_at.checked_add(self.send_for);
         let until = until.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok());
         let (parts, body) = request.into_parts();
         let mut record = Record {
+            begun_ms: unix_ms(created_at),
             send_until_ms: until.map_or(u64::MAX, |until| {
                 u64::try_from(until.as_millis()).unwrap_or(u64::MAX)
             }),
@@ -362,23 +366,21 @@ impl Journal {
     /// Writes the request, over one that an earlier operation of this name left behind, whole or
     /// half-written.
     async fn write_request(&self, operation: &Key, bytes: &[u8]) -> Result<(), JournalError> {
-        let max = self.store.settings().response_bytes_max;
+        let max = self.backend.limits().response_bytes;
         if bytes.len() > max {
             let len = bytes.len();
             return Err(JournalError::RequestTooLarge { len, max });
         }
         let key = self.request_key(operation)?;
-        let forgotten = self.store.forget_unsynced(&key).await;
+        let forgotten = self.backend.forget_unsynced(&key).await;
         forgotten.map_err(JournalError::Admin)?;
         let options = ClaimOptions::new()
             .durability(Durability::Buffered)
             .retention(RETENTION_MAX);
-        let claim = self
-            .store
-            .claim_with_async(&key, Fingerprint::none(), options);
+        let claim = self.backend.claim(&key, Fingerprint::none(), options);
         match claim.await.map_err(JournalError::Store)? {
-            Claim::Started(request) | Claim::Interrupted(request) => {
-                let written = request.complete_async(bytes).await;
+            Outcome::Started(request) | Outcome::Interrupted(request) => {
+                let written = request.complete(Answer::response(bytes)).await;
                 written
                     .map(drop)
                     .map_err(|error| JournalError::Write(error.error().clone()))
@@ -389,32 +391,30 @@ impl Journal {
     }
 
     /// The request of an operation; `None` where it was not written yet.
-    async fn record(&self, operation: &Operation) -> Result<Option<Record>, JournalError> {
+    async fn record(&self, operation: &AnyGuard) -> Result<Option<Record>, JournalError> {
         let key = self.request_key(operation.key())?;
-        let state = self.store.get_async(&key).await;
+        let state = self.backend.look(&key).await;
         let KeyState::Completed(saved) = state.map_err(JournalError::Store)? else {
             return Ok(None);
         };
-        // An operation is written before its request: this one was left by another of the same name.
-        if saved.created_at() < operation.created_at() {
-            return Ok(None);
-        }
         let Ok(Replay::Response(bytes)) = saved.by_scope() else {
             return Err(JournalError::Damaged);
         };
         let record = Record::decode(bytes.into()).ok_or(JournalError::Damaged)?;
-        let is_its_own = fingerprint(&record.request()) == operation.fingerprint();
+        // Otherwise it was left by another operation of the same name.
+        let is_its_own = record.begun_ms == unix_ms(operation.created_at())
+            && fingerprint(&record.request()) == operation.fingerprint();
         Ok(is_its_own.then_some(record))
     }
 }
 
 /// The key of an operation: the same in all attempts, and when it is begun again.
-pub(super) fn key_of(operation: &Operation) -> IdempotencyKey {
+pub(super) fn key_of(operation: &AnyGuard) -> IdempotencyKey {
     IdempotencyKey::from_digest(&operation.downstream_key("idempotency-key"))
 }
 
 enum Taken {
-    Own(Operation),
+    Own(AnyGuard),
     Other(Box<Journaled>),
 }
 

@@ -6,9 +6,10 @@ use bytes::Bytes;
 use http::header::SET_COOKIE;
 use http::{Request, Response};
 
+use crate::backend::{Answer, AnyGuard, Backend, Guard};
 use crate::clock::time;
+use crate::error::WriteError;
 use crate::key::Key;
-use crate::operation::Operation;
 use crate::stored_response::StoredResponse;
 
 use super::error::{JournalError, SendError};
@@ -22,12 +23,12 @@ use super::verdict::Verdict;
 #[derive(Debug)]
 pub(super) struct Held {
     journal: Journal,
-    operation: Operation,
+    operation: AnyGuard,
     key: IdempotencyKey,
 }
 
 impl Held {
-    pub(super) fn new(journal: Journal, operation: Operation) -> Self {
+    pub(super) fn new(journal: Journal, operation: AnyGuard) -> Self {
         Self {
             key: key_of(&operation),
             journal,
@@ -39,18 +40,32 @@ impl Held {
         self.operation.key()
     }
 
-    async fn complete(self, answer: Option<Bytes>) -> Result<(), JournalError> {
+    /// Without an answer, or with one that is too large, it is only marked.
+    async fn complete(self, answer: Option<&StoredResponse>) -> Result<(), JournalError> {
         let (journal, key) = (self.journal, self.operation.key().clone());
-        let durability = journal.store().settings().durability;
-        let completed = match answer {
-            Some(answer) => self.operation.complete_with(answer),
-            None => self
-                .operation
-                .complete_with(Bytes::new())
-                .without_response(),
+        let max = journal.backend().limits().response_bytes;
+        let bytes = answer.and_then(StoredResponse::encode);
+        let answer = Answer {
+            response: bytes.as_deref().filter(|bytes| bytes.len() <= max),
+            ..Answer::default()
         };
-        let completed = completed.durability(durability).commit_async().await;
-        completed.map_err(|error| JournalError::Write(error.error().clone()))?;
+        // The claim was not durable, and this is, with all that was written before.
+        let completed: Result<(), WriteError> = match self.operation.into_embedded() {
+            Ok(operation) => {
+                let completion = operation.completion(answer);
+                let completion = match journal.backend().embedded() {
+                    Some(store) => completion.durability(store.settings().durability),
+                    None => completion,
+                };
+                let completed = completion.commit_async().await.map(drop);
+                completed.map_err(|error| error.error().clone())
+            }
+            Err(guard) => {
+                let completed = guard.complete(answer).await.map(drop);
+                completed.map_err(|error| error.error().clone())
+            }
+        };
+        completed.map_err(JournalError::Write)?;
         // Only now: without its request the operation would look as if it had never been sent.
         journal.remove_request(&key).await;
         Ok(())
@@ -59,16 +74,9 @@ impl Held {
     async fn discard(self) -> Result<(), JournalError> {
         // Before the name is free: whoever begins it then writes a request of his own.
         self.journal.remove_request(self.operation.key()).await;
-        let released = self.operation.release_async().await;
+        let released = self.operation.release().await;
         released.map_err(|error| JournalError::Write(error.error().clone()))?;
         self.journal.flush().await
-    }
-
-    /// What is kept of an answer; `None` for one that is too large.
-    fn encoded(&self, answer: &StoredResponse) -> Option<Bytes> {
-        let bytes = answer.encode()?;
-        let max = self.journal.store().settings().response_bytes_max;
-        (bytes.len() <= max).then_some(bytes)
     }
 }
 
@@ -136,7 +144,7 @@ impl JournaledOperation {
     /// [too old](super::Journaled::TooOld) to be sent.
     #[must_use]
     pub fn attempt(&self) -> Option<Attempt<'_>> {
-        let is_in_time = self.held.journal.store().now() < self.send_until();
+        let is_in_time = self.held.journal.backend().now() < self.send_until();
         is_in_time.then_some(Attempt { operation: self })
     }
 
@@ -184,8 +192,7 @@ impl JournaledOperation {
     ///
     /// [`JournalError::Write`]: the operation is unfinished, and sent again it gets the same answer.
     pub async fn complete(self, answer: &StoredResponse) -> Result<(), JournalError> {
-        let answer = self.held.encoded(answer);
-        self.held.complete(answer).await
+        self.held.complete(Some(answer)).await
     }
 
     /// Marks it done and keeps no answer.
@@ -255,8 +262,7 @@ impl Unsendable {
     ///
     /// As for [`JournaledOperation::complete`].
     pub async fn complete(self, answer: &StoredResponse) -> Result<(), JournalError> {
-        let answer = self.held.encoded(answer);
-        self.held.complete(answer).await
+        self.held.complete(Some(answer)).await
     }
 
     /// Marks it done and keeps no answer.

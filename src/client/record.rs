@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! version      1 byte, 1
+//! begun        8 bytes, little-endian, ms since the Unix epoch: which operation of its name it is of
 //! send until   8 bytes, little-endian, ms since the Unix epoch
 //! method       length and bytes
 //! URI          length and bytes
@@ -23,6 +24,7 @@ const VERSION: u8 = 1;
 /// A request with its key's header in it, and until when it may be sent.
 #[derive(Clone)]
 pub(super) struct Record {
+    pub(super) begun_ms: u64,
     pub(super) send_until_ms: u64,
     pub(super) method: Method,
     pub(super) uri: Uri,
@@ -38,6 +40,7 @@ impl Record {
         }
         let mut bytes = Vec::with_capacity(128 + 64 * self.headers.len() + self.body.len());
         bytes.push(VERSION);
+        bytes.extend(self.begun_ms.to_le_bytes());
         bytes.extend(self.send_until_ms.to_le_bytes());
         put(&mut bytes, self.method.as_str().as_bytes());
         put(&mut bytes, self.uri.to_string().as_bytes());
@@ -56,6 +59,7 @@ impl Record {
             return None;
         }
         Some(Self {
+            begun_ms: bytes.try_get_u64_le().ok()?,
             send_until_ms: bytes.try_get_u64_le().ok()?,
             method: Method::from_bytes(&take(&mut bytes)?).ok()?,
             uri: Uri::from_maybe_shared(take(&mut bytes)?).ok()?,
@@ -96,6 +100,7 @@ mod tests {
         headers.append("accept", "c/d".parse().unwrap());
         headers.append("idempotency-key", "\"k\"".parse().unwrap());
         Record {
+            begun_ms: 1_699_999_999_123,
             send_until_ms: 1_700_000_000_123,
             method: Method::POST,
             uri: Uri::from_static("https://api.example:8443/v1/payments?dry=1"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::backend::{Answer, Backend, Guard, Outcome};
 use crate::claim::Saved;
 use crate::conformance::{
-    Factory, Verdict, check, claim, claim_when_free, expected, new_key, request,
+    AnyFactory, Verdict, check, claim, claim_when_free, expected, new_key, request,
 };
 use crate::error::{AccessDenied, ClaimError, WriteError};
 use crate::fingerprint::Fingerprint;
@@ -15,7 +15,7 @@ use crate::listing::KeyState;
 use crate::options::ClaimOptions;
 use crate::response::Replay;
 
-pub(super) async fn an_absent_key_starts<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn an_absent_key_starts(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("starts"));
     expected!(backend.look(&key).await?, KeyState::Absent => (), "before");
     let guard =
@@ -43,7 +43,7 @@ pub(super) async fn an_absent_key_starts<F: Factory>(factory: &F) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn a_held_key_is_in_progress<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn a_held_key_is_in_progress(factory: &AnyFactory) -> Verdict {
     let (backend, other, key) = (factory.open().await, factory.open().await, new_key("held"));
     let guard =
         expected!(claim(&backend, &key).await?, Outcome::Started(guard) => guard, "a claim");
@@ -61,7 +61,7 @@ pub(super) async fn a_held_key_is_in_progress<F: Factory>(factory: &F) -> Verdic
     Ok(())
 }
 
-pub(super) async fn a_completed_key_replays<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn a_completed_key_replays(factory: &AnyFactory) -> Verdict {
     let (backend, other, key) = (
         factory.open().await,
         factory.open().await,
@@ -107,8 +107,8 @@ fn bytes(saved: &Saved) -> Result<Option<Vec<u8>>, AccessDenied> {
         .map(|response| response.to_vec()))
 }
 
-pub(super) async fn a_response_may_be_empty_absent_large_or_binary<F: Factory>(
-    factory: &F,
+pub(super) async fn a_response_may_be_empty_absent_large_or_binary(
+    factory: &AnyFactory,
 ) -> Verdict {
     let backend = factory.open().await;
     let all: Vec<u8> = (0..=255).collect();
@@ -139,7 +139,7 @@ pub(super) async fn a_response_may_be_empty_absent_large_or_binary<F: Factory>(
     Ok(())
 }
 
-pub(super) async fn a_result_is_for_its_principal<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn a_result_is_for_its_principal(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("principal"));
     let guard =
         expected!(claim(&backend, &key).await?, Outcome::Started(guard) => guard, "a claim");
@@ -165,8 +165,8 @@ pub(super) async fn a_result_is_for_its_principal<F: Factory>(factory: &F) -> Ve
     Ok(())
 }
 
-pub(super) async fn another_fingerprint_is_a_mismatch_on_every_path<F: Factory>(
-    factory: &F,
+pub(super) async fn another_fingerprint_is_a_mismatch_on_every_path(
+    factory: &AnyFactory,
 ) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("mismatch"));
     let other = Fingerprint::of(b"another request");
@@ -200,7 +200,7 @@ pub(super) async fn another_fingerprint_is_a_mismatch_on_every_path<F: Factory>(
     Ok(())
 }
 
-pub(super) async fn fingerprints_that_cannot_be_compared_match<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn fingerprints_that_cannot_be_compared_match(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("not-comparable"));
     let parts = Fingerprint::builder().part(b"the request").finish();
     let guard =
@@ -225,7 +225,7 @@ pub(super) async fn fingerprints_that_cannot_be_compared_match<F: Factory>(facto
     Ok(())
 }
 
-pub(super) async fn no_two_keys_are_one<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn no_two_keys_are_one(factory: &AnyFactory) -> Verdict {
     let backend = factory.open().await;
     let unique = new_key("apart").id().to_vec();
     let part = |end: &[u8]| [&unique[..], end].concat();
@@ -262,7 +262,7 @@ pub(super) async fn no_two_keys_are_one<F: Factory>(factory: &F) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn downstream_keys_tell_operations_apart<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn downstream_keys_tell_operations_apart(factory: &AnyFactory) -> Verdict {
     let backend = factory.open().await;
     let (one, two) = (new_key("downstream"), new_key("downstream"));
     let first =
@@ -278,6 +278,10 @@ pub(super) async fn downstream_keys_tell_operations_apart<F: Factory>(factory: &
         key != first.downstream_key("refund"),
         "two labels share a key"
     );
+    check!(
+        key == backend.downstream_key(&one, first.fingerprint(), "charge"),
+        "the backend derives another key than the guard"
+    );
     drop(first);
     let again = claim_when_free(&backend, &one, ClaimOptions::new()).await?;
     let again = expected!(again, Outcome::Interrupted(guard) => guard, "the next attempt");
@@ -288,7 +292,7 @@ pub(super) async fn downstream_keys_tell_operations_apart<F: Factory>(factory: &
     Ok(())
 }
 
-pub(super) async fn limits_are_errors_that_change_nothing<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn limits_are_errors_that_change_nothing(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("limits"));
     let long = Key::new("conformance", [b'o'; 1_024], "id")?;
     for result in [
@@ -297,7 +301,17 @@ pub(super) async fn limits_are_errors_that_change_nothing<F: Factory>(factory: &
     ] {
         expected!(result, Err(ClaimError::Key(_)) => (), "too long a part");
     }
+    let part_max = backend.limits().key_part_bytes;
+    let too_long = Key::new("conformance", vec![b'o'; part_max + 1], "id")?;
+    let result = backend.look(&too_long).await;
+    expected!(result, Err(ClaimError::Key(_)) => (), "a byte more than the limit");
+    let longest = Key::new("conformance", vec![b'o'; part_max], "id")?;
+    backend.look(&longest).await?;
     let options = ClaimOptions::new().retention(Duration::from_millis(1));
+    check!(
+        backend.check(&options).is_err() && backend.check(&ClaimOptions::new()).is_ok(),
+        "options are not checked as a claim checks them"
+    );
     let result = backend.claim(&key, request(), options).await;
     expected!(result, Err(ClaimError::Options(_)) => (), "too short a retention");
     let mut guard =

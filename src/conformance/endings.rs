@@ -2,7 +2,7 @@
 
 use crate::backend::{Answer, Backend, Guard, Outcome};
 use crate::conformance::{
-    Factory, Fault, Verdict, check, claim, claim_when_free, expected, new_key, request,
+    AnyFactory, Fault, Verdict, check, claim, claim_when_free, expected, new_key, request,
 };
 use crate::error::{AdminError, WriteError};
 use crate::listing::KeyState;
@@ -10,7 +10,7 @@ use crate::options::ClaimOptions;
 use crate::store::Forget;
 use crate::token::Token;
 
-pub(super) async fn a_release_frees_the_key<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn a_release_frees_the_key(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("release"));
     let guard =
         expected!(claim(&backend, &key).await?, Outcome::Started(guard) => guard, "a claim");
@@ -28,7 +28,7 @@ pub(super) async fn a_release_frees_the_key<F: Factory>(factory: &F) -> Verdict 
     Ok(())
 }
 
-pub(super) async fn a_dropped_guard_interrupts<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn a_dropped_guard_interrupts(factory: &AnyFactory) -> Verdict {
     let (backend, other, key) = (
         factory.open().await,
         factory.open().await,
@@ -68,7 +68,7 @@ pub(super) async fn a_dropped_guard_interrupts<F: Factory>(factory: &F) -> Verdi
     Ok(())
 }
 
-pub(super) async fn checkpoints_reach_the_next_attempt<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn checkpoints_reach_the_next_attempt(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("checkpoints"));
     let mut guard =
         expected!(claim(&backend, &key).await?, Outcome::Started(guard) => guard, "a claim");
@@ -96,7 +96,7 @@ pub(super) async fn checkpoints_reach_the_next_attempt<F: Factory>(factory: &F) 
     Ok(())
 }
 
-pub(super) async fn a_forgotten_key_is_absent<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn a_forgotten_key_is_absent(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("forget"));
     for forget in [Forget::IfCompleted, Forget::Force] {
         check!(
@@ -128,7 +128,7 @@ pub(super) async fn a_forgotten_key_is_absent<F: Factory>(factory: &F) -> Verdic
     Ok(())
 }
 
-pub(super) async fn an_operator_interrupts_a_hung_owner<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn an_operator_interrupts_a_hung_owner(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("hung"));
     let mut guard =
         expected!(claim(&backend, &key).await?, Outcome::Started(guard) => guard, "a claim");
@@ -146,7 +146,7 @@ pub(super) async fn an_operator_interrupts_a_hung_owner<F: Factory>(factory: &F)
     Ok(())
 }
 
-pub(super) async fn interrupted_keys_are_listed<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn interrupted_keys_are_listed(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("listed"));
     let guard =
         expected!(claim(&backend, &key).await?, Outcome::Started(guard) => guard, "a claim");
@@ -180,7 +180,7 @@ pub(super) async fn interrupted_keys_are_listed<F: Factory>(factory: &F) -> Verd
     Ok(())
 }
 
-pub(super) async fn results_survive_a_restart<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn results_survive_a_restart(factory: &AnyFactory) -> Verdict {
     let backend = factory.open().await;
     let (done, open) = (new_key("restart"), new_key("restart"));
     let guard =

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::backend::{Answer, Backend, Guard, Outcome};
 use crate::conformance::{
-    Factory, LONG, Verdict, check, claim, claim_when_free, expected, new_key, request,
+    AnyFactory, LONG, Verdict, check, claim, claim_when_free, expected, new_key, request,
 };
 use crate::error::{ClaimError, WriteError};
 use crate::listing::KeyState;
@@ -16,7 +16,7 @@ fn lease(duration: Duration) -> ClaimOptions {
     ClaimOptions::new().lease(Lease::For(duration))
 }
 
-pub(super) async fn a_lease_is_not_taken_over_early<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn a_lease_is_not_taken_over_early(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("early"));
     let outcome = backend.claim(&key, request(), lease(LONG)).await?;
     let guard = expected!(outcome, Outcome::Started(guard) => guard, "a claim");
@@ -30,7 +30,7 @@ pub(super) async fn a_lease_is_not_taken_over_early<F: Factory>(factory: &F) -> 
     Ok(())
 }
 
-pub(super) async fn a_late_owner_is_fenced<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn a_late_owner_is_fenced(factory: &AnyFactory) -> Verdict {
     let (backend, other, key) = (factory.open().await, factory.open().await, new_key("late"));
     let outcome = backend.claim(&key, request(), lease(SHORT)).await?;
     let mut late = expected!(outcome, Outcome::Started(guard) => guard, "a claim");
@@ -80,9 +80,7 @@ pub(super) async fn a_late_owner_is_fenced<F: Factory>(factory: &F) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn a_late_completion_counts_if_nobody_took_over<F: Factory>(
-    factory: &F,
-) -> Verdict {
+pub(super) async fn a_late_completion_counts_if_nobody_took_over(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("over"));
     let outcome = backend.claim(&key, request(), lease(SHORT)).await?;
     let guard = expected!(outcome, Outcome::Started(guard) => guard, "a claim");
@@ -93,7 +91,7 @@ pub(super) async fn a_late_completion_counts_if_nobody_took_over<F: Factory>(
     Ok(())
 }
 
-pub(super) async fn a_renewed_lease_goes_on<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn a_renewed_lease_goes_on(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("renewed"));
     let outcome = backend.claim(&key, request(), lease(LONG)).await?;
     let mut guard = expected!(outcome, Outcome::Started(guard) => guard, "a claim");
@@ -114,7 +112,7 @@ pub(super) async fn a_renewed_lease_goes_on<F: Factory>(factory: &F) -> Verdict 
     Ok(())
 }
 
-pub(super) async fn a_living_owner_is_not_run_over<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn a_living_owner_is_not_run_over(factory: &AnyFactory) -> Verdict {
     let (backend, other, key) = (factory.open().await, factory.open().await, new_key("alive"));
     let guard =
         expected!(claim(&backend, &key).await?, Outcome::Started(guard) => guard, "a claim");
@@ -128,7 +126,7 @@ pub(super) async fn a_living_owner_is_not_run_over<F: Factory>(factory: &F) -> V
     Ok(())
 }
 
-pub(super) async fn a_lease_of_zero_is_refused<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn a_lease_of_zero_is_refused(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("zero"));
     let result = backend.claim(&key, request(), lease(Duration::ZERO)).await;
     expected!(result, Err(ClaimError::Options(ClaimOptionsError::LeaseZero)) => (), "a claim");
@@ -136,7 +134,7 @@ pub(super) async fn a_lease_of_zero_is_refused<F: Factory>(factory: &F) -> Verdi
     Ok(())
 }
 
-pub(super) async fn an_expired_result_frees_its_key<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn an_expired_result_frees_its_key(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("expired"));
     let retention = Duration::from_secs(1);
     let options = ClaimOptions::new().retention(retention);
@@ -169,7 +167,7 @@ pub(super) async fn an_expired_result_frees_its_key<F: Factory>(factory: &F) -> 
     Ok(())
 }
 
-pub(super) async fn a_request_older_than_results_is_too_late<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn a_request_older_than_results_is_too_late(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("too-late"));
     let retention = Duration::from_secs(3_600);
     let sent = |at| ClaimOptions::new().retention(retention).first_sent(at);

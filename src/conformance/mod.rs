@@ -38,10 +38,12 @@ mod races;
 
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::backend::{Backend, Outcome};
+use crate::backend::{AnyBackend, Backend, Outcome};
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
 use crate::options::ClaimOptions;
@@ -142,6 +144,55 @@ macro_rules! expected {
 }
 use {check, expected};
 
+/// A [`Factory`] of [`AnyBackend`]s: the cases are compiled once, whatever is tested.
+struct AnyFactory(Arc<dyn ErasedFactory>);
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// [`Factory`] without its types.
+trait ErasedFactory: Send + Sync {
+    fn open(&self) -> Boxed<'_, AnyBackend>;
+    fn restart(&self) -> Boxed<'_, Option<AnyBackend>>;
+    fn advance(&self, duration: Duration) -> Boxed<'_, ()>;
+    fn lease(&self) -> Option<Duration>;
+}
+
+impl<F: Factory> ErasedFactory for F {
+    fn open(&self) -> Boxed<'_, AnyBackend> {
+        Box::pin(async { AnyBackend::erased(Factory::open(self).await) })
+    }
+
+    fn restart(&self) -> Boxed<'_, Option<AnyBackend>> {
+        Box::pin(async { Factory::restart(self).await.map(AnyBackend::erased) })
+    }
+
+    fn advance(&self, duration: Duration) -> Boxed<'_, ()> {
+        Box::pin(Factory::advance(self, duration))
+    }
+
+    fn lease(&self) -> Option<Duration> {
+        Factory::lease(self)
+    }
+}
+
+impl AnyFactory {
+    async fn open(&self) -> AnyBackend {
+        self.0.open().await
+    }
+
+    async fn restart(&self) -> Option<AnyBackend> {
+        self.0.restart().await
+    }
+
+    async fn advance(&self, duration: Duration) {
+        self.0.advance(duration).await;
+    }
+
+    fn lease(&self) -> Option<Duration> {
+        self.0.lease()
+    }
+}
+
 /// Runs every case, and says which hold. Never panics where the backend does not.
 pub async fn run<F: Factory>(factory: &F) -> Report {
     let mut report = Report::default();
@@ -149,7 +200,7 @@ pub async fn run<F: Factory>(factory: &F) -> Report {
         ($($module:ident::$case:ident),* $(,)?) => {
             $(
                 // Its own task, so that guards are dropped where a runtime is.
-                let case = factory.clone();
+                let case = AnyFactory(Arc::new(factory.clone()));
                 let task = tokio::spawn(async move { $module::$case(&case).await });
                 let name = stringify!($case);
                 match task.await {

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::backend::{Answer, Backend, Guard, Outcome};
 use crate::conformance::{
-    Factory, Fault, LONG, Verdict, check, claim, claim_when_free, expected, new_key, request,
+    AnyFactory, Fault, LONG, Verdict, check, claim, claim_when_free, expected, new_key, request,
 };
 use crate::key::Key;
 use crate::options::ClaimOptions;
@@ -43,7 +43,7 @@ async fn winner<B: Backend>(handles: &[B], key: &Key) -> Result<Outcome<B::Guard
     won.pop().ok_or(Fault::Broken("nobody".to_owned()))
 }
 
-pub(super) async fn one_of_many_starts<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn one_of_many_starts(factory: &AnyFactory) -> Verdict {
     let handles = [factory.open().await, factory.open().await];
     for _ in 0..ROUNDS {
         let key = new_key("race");
@@ -57,7 +57,7 @@ pub(super) async fn one_of_many_starts<F: Factory>(factory: &F) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn one_of_many_takes_over<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn one_of_many_takes_over(factory: &AnyFactory) -> Verdict {
     let handles = [factory.open().await, factory.open().await];
     let [backend, _] = &handles;
     let key = new_key("takeover-race");
@@ -79,7 +79,7 @@ pub(super) async fn one_of_many_takes_over<F: Factory>(factory: &F) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn a_waiter_gets_the_result<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn a_waiter_gets_the_result(factory: &AnyFactory) -> Verdict {
     let (backend, other, key) = (
         factory.open().await,
         factory.open().await,
@@ -106,7 +106,7 @@ pub(super) async fn a_waiter_gets_the_result<F: Factory>(factory: &F) -> Verdict
     Ok(())
 }
 
-pub(super) async fn one_waiter_goes_on_after_a_release<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn one_waiter_goes_on_after_a_release(factory: &AnyFactory) -> Verdict {
     let (backend, key) = (factory.open().await, new_key("waiters"));
     let guard =
         expected!(claim(&backend, &key).await?, Outcome::Started(guard) => guard, "a claim");
@@ -135,7 +135,7 @@ pub(super) async fn one_waiter_goes_on_after_a_release<F: Factory>(factory: &F) 
     Ok(())
 }
 
-pub(super) async fn a_dropped_claim_leaves_no_owner<F: Factory>(factory: &F) -> Verdict {
+pub(super) async fn a_dropped_claim_leaves_no_owner(factory: &AnyFactory) -> Verdict {
     let backend = factory.open().await;
     for polls in 1..6 {
         let key = new_key("cancelled");

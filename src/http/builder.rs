@@ -9,8 +9,8 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{HeaderName, Method, StatusCode};
 
+use crate::backend::{AnyBackend, Backend};
 use crate::options::{ClaimOptions, ClaimOptionsError};
-use crate::store::Store;
 
 use super::fingerprint::RequestFingerprint;
 use super::interrupted::OnInterrupted;
@@ -39,7 +39,7 @@ pub struct Undecided;
 #[derive(Clone)]
 #[must_use = "there is no layer before `build`"]
 pub struct LayerBuilder<S, I> {
-    store: Store,
+    backend: AnyBackend,
     scope: S,
     on_interrupted: I,
     settings: Settings,
@@ -48,9 +48,9 @@ pub struct LayerBuilder<S, I> {
 }
 
 impl LayerBuilder<Undecided, Undecided> {
-    pub(super) fn new(store: Store) -> Self {
+    pub(super) fn new(backend: AnyBackend) -> Self {
         Self {
-            store,
+            backend,
             scope: Undecided,
             on_interrupted: Undecided,
             settings: Settings::ietf(),
@@ -64,7 +64,7 @@ impl<S, I> LayerBuilder<S, I> {
     /// Decides who the caller is.
     pub fn scope(self, scope: Scope) -> LayerBuilder<Scope, I> {
         LayerBuilder {
-            store: self.store,
+            backend: self.backend,
             scope,
             on_interrupted: self.on_interrupted,
             settings: self.settings,
@@ -76,7 +76,7 @@ impl<S, I> LayerBuilder<S, I> {
     /// Decides what happens to a request whose earlier attempt was interrupted.
     pub fn on_interrupted(self, on_interrupted: OnInterrupted) -> LayerBuilder<S, OnInterrupted> {
         LayerBuilder {
-            store: self.store,
+            backend: self.backend,
             scope: self.scope,
             on_interrupted,
             settings: self.settings,
@@ -265,7 +265,7 @@ impl LayerBuilder<Scope, OnInterrupted> {
     ///
     /// [`LayerError`] for an option out of range.
     pub fn build(self) -> Result<IdempotencyLayer, LayerError> {
-        let store = self.store.settings();
+        let limits = self.backend.limits();
         let mut settings = self.settings;
         if let Some(method) = settings.methods.iter().find(|method| is_safe(method)) {
             return Err(LayerError::SafeMethod(method.clone()));
@@ -279,7 +279,7 @@ impl LayerBuilder<Scope, OnInterrupted> {
                 max,
             }),
         };
-        let part_max = store.key_part_bytes_max;
+        let part_max = limits.key_part_bytes;
         limit(
             "max_key_part of the store",
             part_max,
@@ -287,7 +287,7 @@ impl LayerBuilder<Scope, OnInterrupted> {
             usize::MAX,
         )?;
         limit("max_key", settings.key_bytes_max, 1, part_max)?;
-        let response_max = store.response_bytes_max;
+        let response_max = limits.response_bytes;
         let response = settings
             .response_bytes_max
             .unwrap_or(RESPONSE_BYTES_DEFAULT.min(response_max));
@@ -299,10 +299,12 @@ impl LayerBuilder<Scope, OnInterrupted> {
         if !settings.mismatch.is_client_error() {
             return Err(LayerError::MismatchStatus(settings.mismatch));
         }
-        settings.claim.resolve(store).map_err(LayerError::Claim)?;
+        let checked = self.backend.check(&settings.claim);
+        checked.map_err(LayerError::Claim)?;
         Ok(IdempotencyLayer {
             shared: Arc::new(Shared {
-                store: self.store,
+                backend: self.backend,
+                limits,
                 settings,
                 scope: self.scope,
                 on_interrupted: self.on_interrupted,

@@ -9,8 +9,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use tower_layer::Layer;
 use tracing::{debug, warn};
 
+use crate::backend::{AnyBackend, Backend, BackendLimits};
 use crate::error::WriteError;
-use crate::store::Store;
 
 use super::body::KeptBody;
 use super::builder::{LayerBuilder, Undecided};
@@ -31,7 +31,8 @@ pub struct IdempotencyLayer {
 
 /// What all requests share.
 pub(super) struct Shared {
-    pub(super) store: Store,
+    pub(super) backend: AnyBackend,
+    pub(super) limits: BackendLimits,
     pub(super) settings: Settings,
     pub(super) scope: Scope,
     pub(super) on_interrupted: OnInterrupted,
@@ -40,7 +41,8 @@ pub(super) struct Shared {
 }
 
 impl IdempotencyLayer {
-    /// Starts a layer over `store`, with the preset [`ietf`](LayerBuilder::ietf).
+    /// Starts a layer over a [`Store`](crate::Store) or any other backend, with the preset
+    /// [`ietf`](LayerBuilder::ietf).
     ///
     /// Two decisions have no default: who the caller is ([`LayerBuilder::scope`]), and what happens
     /// to interrupted requests ([`LayerBuilder::on_interrupted`]). Without both there is no
@@ -77,8 +79,8 @@ impl IdempotencyLayer {
         clippy::new_ret_no_self,
         reason = "the layer exists once everything is decided"
     )]
-    pub fn new(store: Store) -> LayerBuilder<Undecided, Undecided> {
-        LayerBuilder::new(store)
+    pub fn new(backend: impl Backend) -> LayerBuilder<Undecided, Undecided> {
+        LayerBuilder::new(AnyBackend::new(backend))
     }
 
     /// What happened to requests so far.

@@ -1,4 +1,5 @@
-//! HTTP requests that are safe to retry: a tower layer over a [`Store`](crate::Store).
+//! HTTP requests that are safe to retry: a tower layer over a [`Store`](crate::Store), or over any
+//! other [backend](crate::backend).
 //!
 //! A client sends a key of its own with a request, `Idempotency-Key: "8e03978e"`, and the same key
 //! again when it repeats the request. The layer runs the handler once. A repetition gets the stored
@@ -77,6 +78,7 @@ mod axum;
 mod body;
 mod builder;
 mod canonical_json;
+mod claimed;
 #[cfg(feature = "metrics")]
 mod exported;
 mod fingerprint;

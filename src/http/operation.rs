@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{Mutex, MutexGuard};
 
+use crate::backend::{AnyBackend, AnyGuard, Downstream, Guard};
 use crate::error::WriteError;
 use crate::key::Key;
-use crate::operation::{Downstream, Operation, Previous};
+use crate::operation::Previous;
 use crate::token::Token;
 
 use super::metrics::Counters;
@@ -42,7 +43,7 @@ pub struct IdempotentOperation {
 }
 
 struct Shared {
-    guard: Mutex<Option<Operation>>,
+    guard: Mutex<Option<AnyGuard>>,
     /// The layer is done: whoever has the guard locked drops it afterwards.
     is_ended: AtomicBool,
     is_released: AtomicBool,
@@ -88,8 +89,8 @@ impl IdempotentOperation {
     /// As for [`Operation::checkpoint`](crate::Operation::checkpoint).
     pub async fn checkpoint(&self, note: impl AsRef<[u8]>) -> Result<(), WriteError> {
         let mut held = self.shared.lock().await;
-        match held.operation() {
-            Some(operation) => operation.checkpoint_async(note).await,
+        match held.guard() {
+            Some(guard) => guard.checkpoint(note.as_ref()).await,
             None => Err(WriteError::LeaseLost { new_attempt: None }),
         }
     }
@@ -101,8 +102,8 @@ impl IdempotentOperation {
     ///
     /// [`WriteError::LeaseLost`] where somebody took over: stop working.
     pub async fn renew(&self) -> Result<(), WriteError> {
-        match self.shared.lock().await.operation() {
-            Some(operation) => operation.renew(),
+        match self.shared.lock().await.guard() {
+            Some(guard) => guard.renew().await,
             None => Err(WriteError::LeaseLost { new_attempt: None }),
         }
     }
@@ -147,12 +148,12 @@ impl Shared {
 
 /// The guard, locked. It does not outlive the layer's interest in it.
 struct Held<'a> {
-    guard: Option<MutexGuard<'a, Option<Operation>>>,
+    guard: Option<MutexGuard<'a, Option<AnyGuard>>>,
     shared: &'a Shared,
 }
 
 impl Held<'_> {
-    fn operation(&mut self) -> Option<&mut Operation> {
+    fn guard(&mut self) -> Option<&mut AnyGuard> {
         self.guard.as_mut()?.as_mut()
     }
 }
@@ -176,15 +177,16 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    pub(super) fn new(operation: Operation, counters: Arc<Counters>) -> Self {
+    pub(super) fn new(backend: AnyBackend, guard: AnyGuard, counters: Arc<Counters>) -> Self {
+        let (key, fingerprint) = (guard.key().clone(), guard.fingerprint());
         let shared = Shared {
             is_ended: AtomicBool::new(false),
             is_released: AtomicBool::new(false),
-            downstream: operation.downstream(),
-            attempt: operation.attempt(),
-            token: operation.token(),
-            previous: operation.previous(),
-            guard: Mutex::new(Some(operation)),
+            downstream: Downstream::new(backend, key, fingerprint),
+            attempt: guard.attempt(),
+            token: guard.token(),
+            previous: guard.previous(),
+            guard: Mutex::new(Some(guard)),
         };
         Self {
             shared: Arc::new(shared),
@@ -207,7 +209,7 @@ impl Owner {
     }
 
     /// Takes the guard to end it. A checkpoint being written is waited for.
-    pub(super) async fn take(mut self) -> Option<Operation> {
+    pub(super) async fn take(mut self) -> Option<AnyGuard> {
         let guard = self.shared.guard.lock().await.take();
         self.interrupted = None;
         guard
@@ -244,7 +246,8 @@ mod tests {
             panic!("the key was free")
         };
         let counters = Arc::new(Counters::default());
-        let owner = Owner::new(operation, Arc::clone(&counters));
+        let backend = AnyBackend::new(store.clone());
+        let owner = Owner::new(backend, operation.into(), Arc::clone(&counters));
         let handle = owner.handle();
         let held = block_on(handle.shared.lock());
         drop(owner);

@@ -21,16 +21,18 @@ use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 use tracing::{Instrument, Span, debug, error, warn};
 
-use crate::claim::{Claim, InProgress, Saved};
+use crate::backend::{AnyBackend, AnyGuard, Backend, Guard, Outcome};
+use crate::claim::Saved;
 use crate::error::ClaimError;
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
 use crate::limits::PRINCIPAL_BYTES_MAX;
-use crate::operation::Operation;
+use crate::listing::KeyState;
 use crate::options::ClaimOptions;
 
 use super::attended::Attended;
 use super::body::{self, BoxError, KeptBody, RequestBody, ResponseBody};
+use super::claimed::Claimed;
 use super::key_header;
 use super::layer::Shared;
 use super::operation::Owner;
@@ -105,7 +107,7 @@ struct Ready {
 /// What to do with a request when its claim is decided.
 enum Decided {
     Own {
-        operation: Operation,
+        guard: AnyGuard,
         is_interrupted: bool,
     },
     Replay(Saved),
@@ -145,9 +147,9 @@ where
     };
     let answer = match claim(&shared, &ready).await {
         Decided::Own {
-            operation,
+            guard,
             is_interrupted,
-        } => own(&shared, handler, ready, operation, is_interrupted).await?,
+        } => own(&shared, handler, ready, guard, is_interrupted).await?,
         Decided::Replay(saved) => {
             let (parts, _) = ready.request.into_parts();
             let principal = ready.principal.as_deref();
@@ -226,7 +228,7 @@ where
                 .ok_or_else(|| unknown("Nobody is authenticated."))?,
         ),
     };
-    let part_max = shared.store.settings().key_part_bytes_max;
+    let part_max = shared.limits.key_part_bytes;
     let operation = match &settings.operation {
         Some(name) => shortened(name(&parts), part_max),
         None => operation_name(&parts.method, parts.uri.path(), part_max),
@@ -266,33 +268,12 @@ async fn claim(shared: &Shared, ready: &Ready) -> Decided {
         .unwrap_or_else(|| settings.claim.clone());
     let key = &ready.key;
     let wait = ready.options.wait.unwrap_or(settings.wait);
-    let mut claim = shared
-        .store
-        .claim_with_async(key, ready.fingerprint, options)
-        .await;
+    let mut claim = Claimed::by(&shared.backend, key, ready.fingerprint, options).await;
     let mut deadline = None;
     loop {
         claim = match claim {
-            Ok(Claim::Started(operation)) => {
-                debug!(%key, "started");
-                return Decided::Own {
-                    operation,
-                    is_interrupted: false,
-                };
-            }
-            Ok(Claim::Interrupted(operation)) => {
-                debug!(%key, attempt = operation.attempt(), "an earlier attempt was interrupted");
-                return Decided::Own {
-                    operation,
-                    is_interrupted: true,
-                };
-            }
-            Ok(Claim::Completed(saved)) => {
-                debug!(%key, "completed");
-                return Decided::Replay(saved);
-            }
-            Ok(Claim::InProgress(progress)) => {
-                let retry_after = shared.retry_after(&progress);
+            Ok(Claimed::Waiting(waiting)) => {
+                let retry_after = shared.retry_after(waiting.lease_left());
                 if wait.is_zero() {
                     return in_progress(shared, key, retry_after);
                 }
@@ -300,26 +281,12 @@ async fn claim(shared: &Shared, ready: &Ready) -> Decided {
                     counters.waited.add();
                     Instant::now() + wait
                 });
-                match timeout_at(until, progress.wait_async()).await {
+                match timeout_at(until, waiting.wait()).await {
                     Ok(claim) => claim,
                     Err(_) => return in_progress(shared, key, retry_after),
                 }
             }
-            Ok(Claim::Mismatch(_)) => {
-                debug!(%key, "used for another request");
-                counters.mismatched.add();
-                let detail =
-                    "Another request came with this key. Take a new key for a new request.";
-                let problem = Problem::new(ProblemKind::KeyReused, detail);
-                return Decided::Answer(problem.with_status(settings.mismatch));
-            }
-            Ok(Claim::TooLate(_)) => {
-                debug!(%key, "first sent too long ago");
-                counters.too_late.add();
-                let detail = "The answer to this request may have been forgotten. \
-                              Look what became of it before you start a new one.";
-                return Decided::Answer(Problem::new(ProblemKind::TooLate, detail));
-            }
+            Ok(Claimed::Decided(outcome)) => return decided(shared, key, outcome),
             Err(ClaimError::TooManyWaiters { .. }) => {
                 return in_progress(shared, key, settings.retry_after.as_secs().max(1));
             }
@@ -330,6 +297,47 @@ async fn claim(shared: &Shared, ready: &Ready) -> Decided {
             }
             Err(error) => return failed(shared, key, &error).await,
         };
+    }
+}
+
+fn decided(shared: &Shared, key: &Key, outcome: Outcome<AnyGuard>) -> Decided {
+    let counters = &shared.counters;
+    match outcome {
+        Outcome::Started(guard) => {
+            debug!(%key, "started");
+            Decided::Own {
+                guard,
+                is_interrupted: false,
+            }
+        }
+        Outcome::Interrupted(guard) => {
+            debug!(%key, attempt = guard.attempt(), "an earlier attempt was interrupted");
+            Decided::Own {
+                guard,
+                is_interrupted: true,
+            }
+        }
+        Outcome::Completed(saved) => {
+            debug!(%key, "completed");
+            Decided::Replay(saved)
+        }
+        Outcome::Mismatch(_) => {
+            debug!(%key, "used for another request");
+            counters.mismatched.add();
+            let detail = "Another request came with this key. Take a new key for a new request.";
+            let problem = Problem::new(ProblemKind::KeyReused, detail);
+            Decided::Answer(problem.with_status(shared.settings.mismatch))
+        }
+        Outcome::TooLate(_) => {
+            debug!(%key, "first sent too long ago");
+            counters.too_late.add();
+            let detail = "The answer to this request may have been forgotten. \
+                          Look what became of it before you start a new one.";
+            Decided::Answer(Problem::new(ProblemKind::TooLate, detail))
+        }
+        Outcome::InProgress(progress) => {
+            in_progress(shared, key, shared.retry_after(progress.lease_left))
+        }
     }
 }
 
@@ -365,11 +373,18 @@ async fn may_pass(shared: &Shared, key: &Key, error: &ClaimError) -> bool {
             | ClaimError::Unavailable(_)
     );
     nothing_was_claimed
-        && match shared.store.is_absent(key).await {
+        && match is_absent(&shared.backend, key).await {
             Ok(is_absent) => is_absent,
             // A closed store knows nothing of any key.
             Err(error) => matches!(error, ClaimError::Unavailable(_)),
         }
+}
+
+async fn is_absent(backend: &AnyBackend, key: &Key) -> Result<bool, ClaimError> {
+    match backend.embedded() {
+        Some(store) => store.is_absent(key).await,
+        None => Ok(matches!(backend.look(key).await?, KeyState::Absent)),
+    }
 }
 
 /// Runs the handler, which a client that hangs up does not stop.
@@ -377,7 +392,7 @@ async fn own<S, B, A>(
     shared: &Arc<Shared>,
     handler: S,
     ready: Ready,
-    operation: Operation,
+    guard: AnyGuard,
     is_interrupted: bool,
 ) -> Result<Response<ResponseBody<A>>, S::Error>
 where
@@ -388,7 +403,8 @@ where
     A: Body<Data = Bytes> + Send + 'static,
     A::Error: Into<BoxError>,
 {
-    let owner = Owner::new(operation, Arc::clone(&shared.counters));
+    let backend = shared.backend.clone();
+    let owner = Owner::new(backend, guard, Arc::clone(&shared.counters));
     let default = shared.settings.response_bytes_max;
     let work = Work {
         shared: Arc::clone(shared),
@@ -397,7 +413,7 @@ where
         principal: ready.principal,
         response_bytes_max: (ready.options.response_bytes_max.or(default))
             .unwrap_or(RESPONSE_BYTES_DEFAULT)
-            .min(shared.store.settings().response_bytes_max),
+            .min(shared.limits.response_bytes),
     };
     let (answer_to, mut answer) = oneshot::channel();
     let running = shared.tasks.begin();
@@ -451,8 +467,8 @@ impl Shared {
     }
 
     /// Whole seconds, at least 1, and no longer than the owner's lease lasts.
-    fn retry_after(&self, progress: &InProgress) -> u64 {
-        let lease_left = progress.lease_left().unwrap_or(Duration::MAX);
+    fn retry_after(&self, lease_left: Option<Duration>) -> u64 {
+        let lease_left = lease_left.unwrap_or(Duration::MAX);
         self.settings.retry_after.min(lease_left).as_secs().max(1)
     }
 }

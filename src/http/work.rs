@@ -18,8 +18,8 @@ use tokio::sync::{mpsc, oneshot};
 use tower_service::Service;
 use tracing::{debug, warn};
 
+use crate::backend::{Answer, AnyGuard, Guard};
 use crate::error::{FinishError, WriteError};
-use crate::operation::Operation;
 
 use super::body::{BoxError, KeptBody, RequestBody};
 use super::headers;
@@ -237,11 +237,11 @@ impl Work {
             return Ok(None);
         }
         let principal = self.principal;
-        let Some(operation) = self.owner.take().await else {
+        let Some(guard) = self.owner.take().await else {
             return Err(shared.failed(&WriteError::LeaseLost { new_attempt: None }));
         };
         if action == StatusAction::Release {
-            match operation.release_async().await {
+            match guard.release().await {
                 Ok(()) => shared.counters.released.add(),
                 // Interrupted then, which a retry is told. The answer is true all the same.
                 Err(error) => drop(shared.failed(error.error())),
@@ -258,7 +258,7 @@ impl Work {
             .encode(),
             Kept::TooLarge => None,
         };
-        complete(&shared, operation, encoded, principal)
+        complete(&shared, guard, encoded, principal.as_deref())
             .await
             .map(Some)
     }
@@ -272,21 +272,18 @@ impl Work {
 /// Stores the answer, or, where it is too large for the store or its disk, that there was one.
 async fn complete(
     shared: &Shared,
-    operation: Operation,
+    guard: AnyGuard,
     encoded: Option<Bytes>,
-    principal: Option<Vec<u8>>,
+    principal: Option<&[u8]>,
 ) -> Result<SystemTime, Problem> {
-    let for_principal = |mut completion: crate::operation::Completion<Bytes>| {
-        if let Some(principal) = &principal {
-            completion = completion.principal(principal.clone());
-        }
-        completion
-    };
-    let operation = match encoded {
-        None => operation,
-        Some(bytes) => {
-            let completion = for_principal(operation.complete_with(bytes));
-            match completion.commit_async().await {
+    let guard = match &encoded {
+        None => guard,
+        Some(response) => {
+            let answer = Answer {
+                principal,
+                ..Answer::response(response)
+            };
+            match guard.complete(answer).await {
                 Ok(saved) => {
                     shared.counters.stored.add();
                     return Ok(saved.expires_at());
@@ -295,8 +292,11 @@ async fn complete(
             }
         }
     };
-    let completion = for_principal(operation.complete_with(Bytes::new()).without_response());
-    match completion.commit_async().await {
+    let answer = Answer {
+        principal,
+        ..Answer::without_response()
+    };
+    match guard.complete(answer).await {
         Ok(saved) => {
             shared.counters.stored_without_body.add();
             warn!("an answer was too large to be kept: its key is done, and not replayable");
@@ -307,7 +307,7 @@ async fn complete(
 }
 
 /// The guard, where only the size was in the way.
-fn too_large(shared: &Shared, error: FinishError) -> Result<Operation, Problem> {
+fn too_large(shared: &Shared, error: FinishError<AnyGuard>) -> Result<AnyGuard, Problem> {
     let is_size = matches!(
         error.error(),
         WriteError::ResponseTooLarge { .. }

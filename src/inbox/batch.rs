@@ -2,25 +2,38 @@
 
 use std::collections::HashMap;
 
-use crate::claim::Claim;
+use crate::backend::{self, AnyGuard, Backend, Guard};
 use crate::error::WriteError;
+use crate::fingerprint::Fingerprint;
 use crate::inbox::event::{Event, Message};
 use crate::inbox::outcome::{DeadReason, Failure, Outcome, RetryReason};
-use crate::inbox::process::{How, Shared, Style};
+use crate::inbox::process::{Claimed, How, Shared, Style};
 use crate::key::Key;
-use crate::operation::Operation;
-use crate::options::Durability;
+use crate::options::{ClaimOptions, Durability};
 
 /// Events that were claimed and whose handler was not started yet. Dropped (a handler panics, the
 /// future is dropped), they are given back.
 struct Unstarted {
-    operations: std::vec::IntoIter<(usize, Operation)>,
+    guards: std::vec::IntoIter<(usize, AnyGuard)>,
 }
 
 impl Drop for Unstarted {
     fn drop(&mut self) {
-        for (_, operation) in self.operations.by_ref() {
-            operation.give_back();
+        for (_, guard) in self.guards.by_ref() {
+            guard.give_back();
+        }
+    }
+}
+
+/// What was claimed while others of the batch were still to be. Dropped, it is given back.
+struct Unclaimed(Vec<Claimed>);
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        for claim in self.0.drain(..).flatten() {
+            if let Some(guard) = claim.into_guard() {
+                guard.give_back();
+            }
         }
     }
 }
@@ -29,7 +42,7 @@ impl Drop for Unstarted {
 #[derive(Default)]
 struct Batch {
     outcomes: Vec<Option<Outcome>>,
-    claimed: Vec<(usize, Operation)>,
+    claimed: Vec<(usize, AnyGuard)>,
     /// The first message of each event that was claimed.
     firsts: HashMap<Key, usize>,
     /// Messages with an event that an earlier one of the batch has, and that one.
@@ -37,11 +50,11 @@ struct Batch {
 }
 
 impl Shared {
-    pub(super) async fn process_batch(
+    pub(super) async fn process_batch<B>(
         &self,
         style: Style,
         messages: Vec<Message<'_>>,
-        mut handler: impl AsyncFnMut(usize, &mut Event) -> Result<(), Failure>,
+        mut handler: impl AsyncFnMut(usize, &mut Event<B>) -> Result<(), Failure>,
     ) -> Vec<Outcome> {
         let mut batch = self.claim_batch(style, &messages).await;
         let how = How {
@@ -49,12 +62,12 @@ impl Shared {
             is_flushed_later: true,
         };
         let mut unstarted = Unstarted {
-            operations: std::mem::take(&mut batch.claimed).into_iter(),
+            guards: std::mem::take(&mut batch.claimed).into_iter(),
         };
         let mut worked = Vec::new();
-        for (index, operation) in unstarted.operations.by_ref() {
-            let handle = async |event: &mut Event| handler(index, event).await;
-            let outcome = self.work(how, operation, handle).await;
+        for (index, guard) in unstarted.guards.by_ref() {
+            let handle = async |event: &mut Event<B>| handler(index, event).await;
+            let outcome = self.work(how, guard, handle).await;
             worked.push(index);
             batch.set(index, outcome);
         }
@@ -93,19 +106,19 @@ impl Shared {
                 }
             }
         }
-        let claims = self.store.claim_each(&keys, style.lead()).await;
+        let claims = self.claim_each(style, &keys).await;
         for ((claim, index), (key, ..)) in claims.into_iter().zip(indices).zip(keys) {
-            if let Ok(Claim::InProgress(progress)) = &claim
-                && progress.is_same_batch()
+            // Whose event an earlier message of the batch holds.
+            if let Ok(backend::Outcome::InProgress(_)) = &claim
                 && let Some(first) = batch.firsts.get(&key)
             {
                 batch.duplicates.push((index, *first));
                 continue;
             }
             match self.owned(claim) {
-                Ok(operation) => {
+                Ok(guard) => {
                     batch.firsts.insert(key, index);
-                    batch.claimed.push((index, operation));
+                    batch.claimed.push((index, guard));
                 }
                 Err(outcome) => batch.set(index, outcome),
             }
@@ -113,12 +126,31 @@ impl Shared {
         batch
     }
 
+    /// All with one sync where the store is embedded, one after the other elsewhere.
+    async fn claim_each(
+        &self,
+        style: Style,
+        keys: &[(Key, Fingerprint, ClaimOptions)],
+    ) -> Vec<Claimed> {
+        if let Some(store) = self.backend.embedded() {
+            let claims = store.claim_each(keys, style.lead()).await.into_iter();
+            let guarded = |claim| backend::Outcome::from(claim).map(AnyGuard::from);
+            return claims.map(|claim| claim.map(guarded)).collect();
+        }
+        let mut claims = Unclaimed(Vec::with_capacity(keys.len()));
+        for (key, fingerprint, options) in keys {
+            let claim = self.backend.claim(key, *fingerprint, options.clone()).await;
+            claims.0.push(claim);
+        }
+        std::mem::take(&mut claims.0)
+    }
+
     /// Makes what was written durable; where that fails the broker is told nothing that rests on it.
     async fn flush(&self, style: Style, batch: &mut Batch, worked: &[usize]) {
         if self.durability == Durability::Buffered || worked.is_empty() {
             return;
         }
-        let Err(error) = style.flush(&self.store).await else {
+        let Err(error) = style.flush(&self.backend).await else {
             return;
         };
         for index in worked {

@@ -2,15 +2,17 @@
 //! not compile; what can be wrong otherwise is checked once, when it is built.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::{AnyBackend, Backend};
 use crate::inbox::Inbox;
 use crate::inbox::interrupted::OnInterrupted;
 use crate::inbox::note::MARKER_BYTES_MAX;
 use crate::inbox::process::Shared;
 use crate::key::{Key, KeyError};
-use crate::options::{ClaimOptions, ClaimOptionsError};
+use crate::options::{ClaimOptions, ClaimOptionsError, Durability};
 use crate::store::Store;
 use crate::sync::Mutex;
 
@@ -28,8 +30,9 @@ pub struct Undecided;
 /// An inbox in the making, from [`Inbox::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "there is no inbox before `build`"]
-pub struct InboxBuilder<I> {
-    store: Store,
+pub struct InboxBuilder<I, B = Store> {
+    backend: AnyBackend,
+    kind: PhantomData<fn() -> B>,
     consumer: Vec<u8>,
     scope: Vec<u8>,
     on_interrupted: I,
@@ -38,10 +41,11 @@ pub struct InboxBuilder<I> {
     claim: ClaimOptions,
 }
 
-impl InboxBuilder<Undecided> {
-    pub(super) fn new(store: Store, consumer: Vec<u8>) -> Self {
+impl<B: Backend> InboxBuilder<Undecided, B> {
+    pub(super) fn new(backend: B, consumer: Vec<u8>) -> Self {
         Self {
-            store,
+            backend: AnyBackend::new(backend),
+            kind: PhantomData,
             consumer,
             scope: Vec::new(),
             on_interrupted: Undecided,
@@ -52,11 +56,12 @@ impl InboxBuilder<Undecided> {
     }
 }
 
-impl<I> InboxBuilder<I> {
+impl<I, B: Backend> InboxBuilder<I, B> {
     /// Decides what happens to an event whose earlier attempt was interrupted.
-    pub fn on_interrupted(self, on_interrupted: OnInterrupted) -> InboxBuilder<OnInterrupted> {
+    pub fn on_interrupted(self, on_interrupted: OnInterrupted) -> InboxBuilder<OnInterrupted, B> {
         InboxBuilder {
-            store: self.store,
+            backend: self.backend,
+            kind: PhantomData,
             consumer: self.consumer,
             scope: self.scope,
             on_interrupted,
@@ -106,19 +111,19 @@ impl<I> InboxBuilder<I> {
     }
 }
 
-impl InboxBuilder<OnInterrupted> {
+impl<B: Backend> InboxBuilder<OnInterrupted, B> {
     /// The inbox.
     ///
     /// # Errors
     ///
     /// [`InboxError`] for an option out of range.
-    pub fn build(self) -> Result<Inbox, InboxError> {
-        let settings = self.store.settings();
-        let resolved = self.claim.resolve(settings).map_err(InboxError::Claim)?;
+    pub fn build(self) -> Result<Inbox<B>, InboxError> {
+        let limits = self.backend.limits();
+        let checked = self.backend.check(&self.claim);
+        checked.map_err(InboxError::Claim)?;
         let key = Key::new(&self.scope, &self.consumer, "event").map_err(InboxError::Name)?;
-        key.check(settings.key_part_bytes_max)
-            .map_err(InboxError::Name)?;
-        let (needed, max) = (MARKER_BYTES_MAX, settings.response_bytes_max);
+        key.check(limits.key_part_bytes).map_err(InboxError::Name)?;
+        let (needed, max) = (MARKER_BYTES_MAX, limits.response_bytes);
         if needed > max {
             return Err(InboxError::ResponseLimit { needed, max });
         }
@@ -130,19 +135,28 @@ impl InboxBuilder<OnInterrupted> {
             return Err(InboxError::Backoff { first, max });
         }
         Ok(Inbox {
+            kind: PhantomData,
             shared: Arc::new(Shared {
-                store: self.store,
+                durability: durability(&self.backend, &self.claim),
+                backend: self.backend,
                 scope: self.scope,
                 consumer: self.consumer,
                 on_interrupted: self.on_interrupted,
                 attempts_max: self.attempts_max,
                 backoff: self.backoff,
                 claim: self.claim,
-                durability: resolved.durability,
                 redrives: Mutex::new(()),
             }),
         })
     }
+}
+
+/// Of each claim, and of what is told to the broker. A shared backend knows one level only, its own.
+fn durability(backend: &AnyBackend, claim: &ClaimOptions) -> Durability {
+    let chosen = backend
+        .embedded()
+        .and_then(|store| claim.resolve(store.settings()).ok());
+    chosen.map_or(Durability::Buffered, |claim| claim.durability)
 }
 
 /// An inbox that can't be built.

@@ -1,17 +1,20 @@
 //! An event on its way through the inbox: as it comes in, and as its handler has it.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 
+use crate::backend::{AnyBackend, AnyGuard, Guard};
+use crate::block::block_on;
 use crate::error::WriteError;
 use crate::fingerprint::Fingerprint;
 use crate::inbox::note::{CHECKPOINT_MAX, Note};
-use crate::inbox::process::How;
 use crate::key::Key;
-use crate::operation::{Completion, Operation};
+use crate::operation::Completion;
 use crate::reconcile::Interrupted;
+use crate::store::Store;
 use crate::token::Token;
 
 /// One message, as the inbox takes it: the event's id, and what else is known of it.
@@ -88,11 +91,16 @@ impl<'a> From<&'a [u8]> for Message<'a> {
 }
 
 /// More to say at the completion of an event.
-type OnCompletion = Box<dyn FnOnce(Completion<&'static [u8]>) -> Completion<&'static [u8]> + Send>;
+pub(super) type OnCompletion =
+    Box<dyn FnOnce(Completion<&'static [u8]>) -> Completion<&'static [u8]> + Send>;
 
 /// An event in the hands of its handler.
-pub struct Event {
-    pub(super) operation: Operation,
+///
+/// `B` is the inbox's backend. What blocks, and what goes into the completion's record, is there for
+/// an embedded [`Store`] only.
+pub struct Event<B = Store> {
+    pub(super) guard: AnyGuard,
+    kind: PhantomData<fn() -> B>,
     pub(super) note: Note,
     previous: Option<Interrupted>,
     /// Whether this run may have acted before it failed.
@@ -100,16 +108,16 @@ pub struct Event {
     on_completion: Option<OnCompletion>,
 }
 
-impl Event {
+impl<B> Event<B> {
     /// A claimed event, with what was noted of it.
-    pub(super) fn new(operation: Operation, now: SystemTime) -> Self {
-        let noted = operation.last_checkpoint().cloned();
-        let note = noted.map(Note::read).unwrap_or_default();
+    pub(super) fn new(backend: &AnyBackend, guard: AnyGuard) -> Self {
+        let note = guard.last_checkpoint().map(Note::read).unwrap_or_default();
         let checkpoint = note.checkpoint.clone();
-        let previous = Interrupted::before(&operation, checkpoint, now)
+        let previous = Interrupted::before(backend, &guard, checkpoint)
             .filter(|previous| previous.attempt() != note.harmless);
         Self {
-            operation,
+            guard,
+            kind: PhantomData,
             note,
             previous,
             may_have_acted: false,
@@ -124,12 +132,12 @@ impl Event {
 
     /// The key under which the store knows it: scope, consumer, id.
     pub fn key(&self) -> &Key {
-        self.operation.key()
+        self.guard.key()
     }
 
     /// How often a handler was started for this event, this time included: 1 at first.
     ///
-    /// It counts what ran. [`Operation::attempt`] also counts deliveries that were claimed and never
+    /// It counts what ran. [`Operation::attempt`](crate::Operation::attempt) also counts deliveries that were claimed and never
     /// came to run.
     pub fn run(&self) -> u32 {
         self.note.runs
@@ -143,13 +151,13 @@ impl Event {
 
     /// The fencing token of this attempt.
     pub fn token(&self) -> Token {
-        self.operation.token()
+        self.guard.token()
     }
 
     /// A key for a call to another system, the same in every attempt: see
-    /// [`Operation::downstream_key`].
+    /// [`Operation::downstream_key`](crate::Operation::downstream_key).
     pub fn downstream_key(&self, label: &str) -> String {
-        self.operation.downstream_key(label)
+        self.guard.downstream_key(label)
     }
 
     /// The newest checkpoint that a handler left, in this run or an earlier one.
@@ -157,42 +165,92 @@ impl Event {
         self.note.checkpoint.as_ref()
     }
 
-    /// Leaves a note for the next attempt, of up to [`CHECKPOINT_MAX`] bytes: see
-    /// [`Operation::checkpoint`].
+    /// [`checkpoint`](Event::checkpoint) without blocking.
     ///
     /// # Errors
     ///
-    /// As for [`Operation::checkpoint`].
-    pub fn checkpoint(&mut self, note: impl AsRef<[u8]>) -> Result<(), WriteError> {
-        let noted = self.with_checkpoint(note.as_ref())?;
-        self.operation.checkpoint(noted.encode())?;
-        self.note = noted;
-        Ok(())
-    }
-
-    /// [`checkpoint`](Self::checkpoint) without blocking.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Operation::checkpoint`].
+    /// As for [`Operation::checkpoint`](crate::Operation::checkpoint).
     pub async fn checkpoint_async(&mut self, note: impl AsRef<[u8]>) -> Result<(), WriteError> {
         let noted = self.with_checkpoint(note.as_ref())?;
-        self.operation.checkpoint_async(noted.encode()).await?;
+        self.guard.checkpoint(&noted.encode()).await?;
         self.note = noted;
         Ok(())
     }
 
-    /// Starts the lease anew: see [`Operation::renew`].
+    /// [`renew`](Event::renew) where the store may be elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::LeaseLost`] where somebody took over: stop working.
+    pub async fn renew_async(&mut self) -> Result<(), WriteError> {
+        self.guard.renew().await
+    }
+
+    /// Says that no earlier attempt acted.
+    pub(super) fn forget_previous(&mut self) {
+        self.previous = None;
+    }
+
+    /// Says that this run may have acted.
+    pub(super) fn mark_unknown(&mut self) {
+        self.may_have_acted = true;
+    }
+
+    /// Whether any attempt may have acted.
+    pub(super) fn is_outcome_unknown(&self) -> bool {
+        self.may_have_acted || self.previous.is_some()
+    }
+
+    /// The guard, and what the handler wants to say at the completion.
+    pub(super) fn into_parts(self) -> (AnyGuard, Option<OnCompletion>) {
+        (self.guard, self.on_completion)
+    }
+
+    fn with_checkpoint(&self, checkpoint: &[u8]) -> Result<Note, WriteError> {
+        let (len, max) = (checkpoint.len(), CHECKPOINT_MAX);
+        if len > max {
+            return Err(WriteError::CheckpointTooLarge { len, max });
+        }
+        let checkpoint = (len > 0).then(|| Bytes::copy_from_slice(checkpoint));
+        Ok(Note {
+            checkpoint,
+            ..self.note.clone()
+        })
+    }
+}
+
+impl Event {
+    /// Leaves a note for the next attempt, of up to [`CHECKPOINT_MAX`] bytes: see
+    /// [`Operation::checkpoint`](crate::Operation::checkpoint).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Operation::checkpoint`](crate::Operation::checkpoint).
+    pub fn checkpoint(&mut self, note: impl AsRef<[u8]>) -> Result<(), WriteError> {
+        let noted = self.with_checkpoint(note.as_ref())?;
+        let bytes = noted.encode();
+        match self.guard.embedded() {
+            Some(operation) => operation.checkpoint(bytes)?,
+            None => block_on(self.guard.checkpoint(&bytes))?,
+        }
+        self.note = noted;
+        Ok(())
+    }
+
+    /// Starts the lease anew: see [`Operation::renew`](crate::Operation::renew).
     ///
     /// # Errors
     ///
     /// [`WriteError::LeaseLost`] where somebody took over: stop working.
     pub fn renew(&mut self) -> Result<(), WriteError> {
-        self.operation.renew()
+        match self.guard.embedded() {
+            Some(operation) => operation.renew(),
+            None => block_on(self.guard.renew()),
+        }
     }
 
     /// Says more at the event's completion, if the handler succeeds: what
-    /// [`Operation::complete_with`] offers goes into the same record. The last one counts.
+    /// [`Operation::complete_with`](crate::Operation::complete_with) offers goes into the same record. The last one counts.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -217,46 +275,9 @@ impl Event {
     ) {
         self.on_completion = Some(Box::new(say));
     }
-
-    /// Says that no earlier attempt acted.
-    pub(super) fn forget_previous(&mut self) {
-        self.previous = None;
-    }
-
-    /// Says that this run may have acted.
-    pub(super) fn mark_unknown(&mut self) {
-        self.may_have_acted = true;
-    }
-
-    /// Whether any attempt may have acted.
-    pub(super) fn is_outcome_unknown(&self) -> bool {
-        self.may_have_acted || self.previous.is_some()
-    }
-
-    /// The completion, with what the handler wants to say at it.
-    pub(super) fn into_completion(self, how: How) -> Completion<&'static [u8]> {
-        let completion = self.operation.complete_with(&[][..]).without_response();
-        let completion = how.at_level(completion);
-        match self.on_completion {
-            Some(say) => say(completion),
-            None => completion,
-        }
-    }
-
-    fn with_checkpoint(&self, checkpoint: &[u8]) -> Result<Note, WriteError> {
-        let (len, max) = (checkpoint.len(), CHECKPOINT_MAX);
-        if len > max {
-            return Err(WriteError::CheckpointTooLarge { len, max });
-        }
-        let checkpoint = (len > 0).then(|| Bytes::copy_from_slice(checkpoint));
-        Ok(Note {
-            checkpoint,
-            ..self.note.clone()
-        })
-    }
 }
 
-impl fmt::Debug for Event {
+impl<B> fmt::Debug for Event<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Event")
             .field("key", self.key())

@@ -88,6 +88,7 @@ mod outcome;
 mod process;
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use self::process::{Shared, Style, dead_marker};
@@ -103,6 +104,7 @@ pub use self::outcome::{
     Acked, DeadLetter, DeadReason, Failure, Outcome, RetryLater, RetryReason, SharedError,
 };
 
+use crate::backend::{AnyBackend, Backend};
 use crate::block::block_on;
 use crate::error::AdminError;
 use crate::listing::KeyState;
@@ -113,21 +115,24 @@ use crate::store::{Forget, Store};
 ///
 /// A handle that clones cheaply, for every thread and task of the consumer. Consumers of different
 /// names handle the same event once each.
-#[derive(Clone)]
-pub struct Inbox {
+pub struct Inbox<B = Store> {
     shared: Arc<Shared>,
+    kind: PhantomData<fn() -> B>,
 }
 
-impl Inbox {
+impl<B: Backend> Inbox<B> {
     /// An inbox in the making, for the consumer of this name. The name is part of every key: give
     /// each handler its own, and do not change it.
-    pub fn builder(store: Store, consumer: impl AsRef<[u8]>) -> InboxBuilder<Undecided> {
-        InboxBuilder::new(store, consumer.as_ref().to_vec())
+    ///
+    /// On a [`Store`] it has blocking forms too; on any other backend it is used with those that are
+    /// async, in a runtime, and several processes may share the consumer's name.
+    pub fn builder(backend: B, consumer: impl AsRef<[u8]>) -> InboxBuilder<Undecided, B> {
+        InboxBuilder::new(backend, consumer.as_ref().to_vec())
     }
 
-    /// The store.
-    pub fn store(&self) -> &Store {
-        &self.shared.store
+    /// What keeps the events.
+    pub fn backend(&self) -> &AnyBackend {
+        &self.shared.backend
     }
 
     /// The name of the consumer.
@@ -135,6 +140,48 @@ impl Inbox {
         &self.shared.consumer
     }
 
+    /// [`process`](Inbox::process) without blocking. Dropping the future while the handler runs leaves
+    /// the event interrupted.
+    pub async fn process_async<'a>(
+        &self,
+        message: impl Into<Message<'a>>,
+        handler: impl AsyncFnOnce(&mut Event<B>) -> Result<(), Failure>,
+    ) -> Outcome {
+        self.shared
+            .process(Style::Async, message.into(), handler)
+            .await
+    }
+
+    /// [`process_batch`](Inbox::process_batch) without blocking. Dropping the future leaves the event
+    /// whose handler runs interrupted, and gives those behind it back.
+    pub async fn process_batch_async<'a>(
+        &self,
+        messages: impl IntoIterator<Item = impl Into<Message<'a>>>,
+        handler: impl AsyncFnMut(usize, &mut Event<B>) -> Result<(), Failure>,
+    ) -> Vec<Outcome> {
+        let messages = messages.into_iter().map(Into::into).collect();
+        self.shared
+            .process_batch(Style::Async, messages, handler)
+            .await
+    }
+}
+
+impl<B: Backend> Inbox<B> {
+    /// [`redrive`](Inbox::redrive) on any backend. A dead letter whose outcome is unknown is claimed
+    /// for it, so the message needs the same payload as when it was handled.
+    ///
+    /// # Errors
+    ///
+    /// As for [`redrive`](Inbox::redrive).
+    pub async fn redrive_async<'a>(
+        &self,
+        message: impl Into<Message<'a>>,
+    ) -> Result<bool, ReconcileError> {
+        self.shared.redrive(message.into()).await
+    }
+}
+
+impl Inbox {
     /// Handles a delivery of an event, unless that was done before: what to tell the broker.
     ///
     /// The handler runs in exactly one of any number of deliveries at once; the others are to be
@@ -157,18 +204,6 @@ impl Inbox {
             self.shared
                 .process(Style::Blocking, message.into(), handler),
         )
-    }
-
-    /// [`process`](Self::process) without blocking. Dropping the future while the handler runs leaves
-    /// the event interrupted.
-    pub async fn process_async<'a>(
-        &self,
-        message: impl Into<Message<'a>>,
-        handler: impl AsyncFnOnce(&mut Event) -> Result<(), Failure>,
-    ) -> Outcome {
-        self.shared
-            .process(Style::Async, message.into(), handler)
-            .await
     }
 
     /// Handles a poll of messages: one outcome each, in order.
@@ -216,19 +251,6 @@ impl Inbox {
         )
     }
 
-    /// [`process_batch`](Self::process_batch) without blocking. Dropping the future leaves the event
-    /// whose handler runs interrupted, and gives those behind it back.
-    pub async fn process_batch_async<'a>(
-        &self,
-        messages: impl IntoIterator<Item = impl Into<Message<'a>>>,
-        handler: impl AsyncFnMut(usize, &mut Event) -> Result<(), Failure>,
-    ) -> Vec<Outcome> {
-        let messages = messages.into_iter().map(Into::into).collect();
-        self.shared
-            .process_batch(Style::Async, messages, handler)
-            .await
-    }
-
     /// Lets a dead letter run again: its next delivery starts afresh. Whether it was one.
     ///
     /// For operators, who have repaired what was wrong and put the message back into its queue.
@@ -241,10 +263,13 @@ impl Inbox {
     /// [`ReconcileError`]: the event stays a dead letter.
     pub fn redrive<'a>(&self, message: impl Into<Message<'a>>) -> Result<bool, ReconcileError> {
         let claim = |error| ReconcileError::Claim(error);
-        let key = self.shared.key(&message.into());
+        let message = message.into();
+        let key = self.shared.key(&message);
         let key = key.map_err(|error| claim(error.into()))?;
         let _one_at_a_time = self.shared.redrives.lock();
-        let store = &self.shared.store;
+        let Some(store) = self.shared.backend.embedded() else {
+            return block_on(self.redrive_async(message));
+        };
         match store.get(&key).map_err(claim)? {
             KeyState::Completed(saved) if dead_marker(&saved).is_some() => {
                 match store.forget(&key, Forget::IfCompleted) {
@@ -266,7 +291,16 @@ impl Inbox {
     }
 }
 
-impl fmt::Debug for Inbox {
+impl<B> Clone for Inbox<B> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            kind: PhantomData,
+        }
+    }
+}
+
+impl<B> fmt::Debug for Inbox<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Inbox").field(&self.shared).finish()
     }

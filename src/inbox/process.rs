@@ -7,28 +7,30 @@
 
 use std::time::Duration;
 
-use crate::claim::{Claim, InProgress, Saved};
-use crate::error::{ClaimError, Unavailable, WriteError};
+use crate::backend::{self, Answer, AnyBackend, AnyGuard, Backend, Guard, Progress};
+use crate::claim::Saved;
+use crate::error::{AdminError, ClaimError, FinishError, Unavailable, WriteError};
 use crate::fingerprint::Fingerprint;
-use crate::inbox::event::{Event, Message};
+use crate::inbox::event::{Event, Message, OnCompletion};
 use crate::inbox::interrupted::{Kind, OnInterrupted};
 use crate::inbox::note::{Cause, Dead, Note};
 use crate::inbox::outcome::{
     Acked, DeadLetter, DeadReason, Failure, FailureKind, Outcome, RetryReason, SharedError,
 };
 use crate::key::{Key, KeyError};
+use crate::listing::KeyState;
 use crate::log::commit::Lead;
-use crate::operation::{Completion, Operation};
+use crate::operation::Completion;
 use crate::options::{ClaimOptions, Durability};
-use crate::reconcile::Verdict;
+use crate::reconcile::{ReconcileError, Verdict};
 use crate::response::Replay;
-use crate::store::Store;
+use crate::store::Forget;
 use crate::sync::Mutex;
 
 /// What every clone of an inbox has.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) store: Store,
+    pub(super) backend: AnyBackend,
     pub(super) scope: Vec<u8>,
     pub(super) consumer: Vec<u8>,
     pub(super) on_interrupted: OnInterrupted,
@@ -65,52 +67,91 @@ impl Style {
         }
     }
 
-    pub(super) async fn flush(self, store: &Store) -> Result<(), Unavailable> {
-        match self {
-            Self::Blocking => store.flush(),
-            Self::Async => store.flush_async().await,
+    /// On a shared backend nothing waits for a flush.
+    pub(super) async fn flush(self, backend: &AnyBackend) -> Result<(), Unavailable> {
+        match (self, backend.embedded()) {
+            (Self::Blocking, Some(store)) => store.flush(),
+            (Self::Async, Some(store)) => store.flush_async().await,
+            (_, None) => Ok(()),
         }
     }
 
     async fn claim(
         self,
-        store: &Store,
+        backend: &AnyBackend,
         key: &Key,
         fingerprint: Fingerprint,
         options: ClaimOptions,
-    ) -> Result<Claim, ClaimError> {
-        match self {
-            Self::Blocking => store.claim_with(key, fingerprint, options),
-            Self::Async => store.claim_with_async(key, fingerprint, options).await,
+    ) -> Claimed {
+        match (self, backend.embedded()) {
+            (Self::Blocking, Some(store)) => {
+                let claim = store.claim_with(key, fingerprint, options)?;
+                Ok(backend::Outcome::from(claim).map(AnyGuard::from))
+            }
+            _ => backend.claim(key, fingerprint, options).await,
         }
     }
 }
 
 impl How {
     /// Writes a note that has to be durable before the broker is told.
-    async fn checkpoint(self, operation: &mut Operation, note: &Note) -> Result<(), WriteError> {
-        match self.style {
-            _ if self.is_flushed_later => operation.checkpoint_unsynced(note.encode()).await,
-            Style::Blocking => operation.checkpoint(note.encode()),
-            Style::Async => operation.checkpoint_async(note.encode()).await,
+    async fn checkpoint(self, guard: &mut AnyGuard, note: &Note) -> Result<(), WriteError> {
+        let bytes = note.encode();
+        match (self.style, guard.embedded()) {
+            _ if self.is_flushed_later => guard.checkpoint_unsynced(&bytes).await,
+            (Style::Blocking, Some(operation)) => operation.checkpoint(bytes),
+            _ => guard.checkpoint(&bytes).await,
+        }
+    }
+
+    /// Completes an event with what its handler wants to say at it.
+    async fn complete(self, guard: AnyGuard, say: Option<OnCompletion>) -> Result<(), WriteError> {
+        match guard.into_embedded() {
+            Ok(operation) => {
+                let completion = operation.complete_with(&[][..]).without_response();
+                let completion = self.at_level(completion);
+                let completion = match say {
+                    Some(say) => say(completion),
+                    None => completion,
+                };
+                self.commit(completion).await
+            }
+            Err(guard) => stored(guard.complete(Answer::without_response()).await),
+        }
+    }
+
+    /// Completes an event as a dead letter.
+    async fn complete_as(self, guard: AnyGuard, marker: &[u8]) -> Result<(), WriteError> {
+        match guard.into_embedded() {
+            Ok(operation) => {
+                let completion = operation.complete_with(marker);
+                self.commit(self.at_level(completion)).await
+            }
+            Err(guard) => stored(guard.complete(Answer::response(marker)).await),
         }
     }
 
     async fn commit<R: AsRef<[u8]>>(self, completion: Completion<R>) -> Result<(), WriteError> {
-        let committed = match self.style {
+        stored(match self.style {
             Style::Blocking => completion.commit(),
             Style::Async => completion.commit_async().await,
-        };
-        committed.map(drop).map_err(|error| error.error().clone())
+        })
     }
 
-    pub(super) fn at_level<R: AsRef<[u8]>>(self, completion: Completion<R>) -> Completion<R> {
+    fn at_level<R: AsRef<[u8]>>(self, completion: Completion<R>) -> Completion<R> {
         match self.is_flushed_later {
             true => completion.durability(Durability::Buffered),
             false => completion,
         }
     }
 }
+
+fn stored<G>(completed: Result<Saved, FinishError<G>>) -> Result<(), WriteError> {
+    completed.map(drop).map_err(|error| error.error().clone())
+}
+
+/// What a claim of an event gives.
+pub(super) type Claimed = Result<backend::Outcome<AnyGuard>, ClaimError>;
 
 impl Shared {
     pub(super) fn key(&self, message: &Message<'_>) -> Result<Key, KeyError> {
@@ -125,50 +166,54 @@ impl Shared {
         }
     }
 
-    pub(super) async fn process(
+    pub(super) async fn process<B>(
         &self,
         style: Style,
         message: Message<'_>,
-        handler: impl AsyncFnOnce(&mut Event) -> Result<(), Failure>,
+        handler: impl AsyncFnOnce(&mut Event<B>) -> Result<(), Failure>,
     ) -> Outcome {
         let key = match self.key(&message) {
             Ok(key) => key,
             Err(error) => return Outcome::dead_at_once(DeadReason::BadEventId(error)),
         };
         let options = self.options(&message);
-        let claimed = style.claim(&self.store, &key, message.fingerprint, options);
-        let operation = match self.owned(claimed.await) {
-            Ok(operation) => operation,
+        let claimed = style.claim(&self.backend, &key, message.fingerprint, options);
+        let guard = match self.owned(claimed.await) {
+            Ok(guard) => guard,
             Err(outcome) => return outcome,
         };
         let how = How {
             style,
             is_flushed_later: false,
         };
-        self.work(how, operation, handler).await
+        self.work(how, guard, handler).await
     }
 
     /// The operation, if the event is ours to handle; what to tell the broker otherwise.
-    pub(super) fn owned(&self, claimed: Result<Claim, ClaimError>) -> Result<Operation, Outcome> {
+    pub(super) fn owned(&self, claimed: Claimed) -> Result<AnyGuard, Outcome> {
         Err(match claimed {
-            Ok(Claim::Started(operation) | Claim::Interrupted(operation)) => return Ok(operation),
-            Ok(Claim::InProgress(progress)) => self.in_progress(&progress),
-            Ok(Claim::Completed(saved)) => completed(&saved),
-            Ok(Claim::Mismatch(mismatch)) => {
+            Ok(backend::Outcome::Started(guard) | backend::Outcome::Interrupted(guard)) => {
+                return Ok(guard);
+            }
+            Ok(backend::Outcome::InProgress(progress)) => self.in_progress(&progress),
+            Ok(backend::Outcome::Completed(saved)) => completed(&saved),
+            Ok(backend::Outcome::Mismatch(mismatch)) => {
                 Outcome::dead_at_once(DeadReason::OtherPayload(mismatch))
             }
-            Ok(Claim::TooLate(too_late)) => Outcome::dead_at_once(DeadReason::TooLate(too_late)),
+            Ok(backend::Outcome::TooLate(too_late)) => {
+                Outcome::dead_at_once(DeadReason::TooLate(too_late))
+            }
             Err(error) => self.refused(error),
         })
     }
 
     /// When its lease is over, or the first retry is due where it has none.
-    pub(super) fn in_progress(&self, progress: &InProgress) -> Outcome {
+    pub(super) fn in_progress(&self, progress: &Progress) -> Outcome {
         let (first, max) = self.backoff;
-        let after = progress.lease_left().map_or(first, |left| left.min(max));
+        let after = progress.lease_left.map_or(first, |left| left.min(max));
         let reason = RetryReason::InProgress {
-            attempt: progress.attempt(),
-            since: progress.since(),
+            attempt: progress.attempt,
+            since: progress.since,
         };
         Outcome::retry(after, reason)
     }
@@ -187,13 +232,13 @@ impl Shared {
     }
 
     /// Handles an event that was claimed.
-    pub(super) async fn work(
+    pub(super) async fn work<B>(
         &self,
         how: How,
-        operation: Operation,
-        handler: impl AsyncFnOnce(&mut Event) -> Result<(), Failure>,
+        guard: AnyGuard,
+        handler: impl AsyncFnOnce(&mut Event<B>) -> Result<(), Failure>,
     ) -> Outcome {
-        let event = Event::new(operation, self.store.now());
+        let event = Event::new(&self.backend, guard);
         if let Some(dead) = &event.note.dead {
             return Outcome::DeadLetter(dead_again(dead, event.note.runs, true));
         }
@@ -203,15 +248,15 @@ impl Shared {
         };
         event.note.runs = event.note.runs.saturating_add(1);
         // The others of its batch may have taken long.
-        let begun = match event.renew() {
+        let begun = match event.renew_async().await {
             Ok(()) => {
                 let noted = event.note.encode();
-                event.operation.checkpoint_unsynced(noted).await
+                event.guard.checkpoint_unsynced(&noted).await
             }
             lost => lost,
         };
         if let Err(error) = begun {
-            event.operation.give_back();
+            event.guard.give_back();
             return Outcome::retry(self.backoff.0, not_begun(error));
         }
         match handler(&mut event).await {
@@ -221,7 +266,7 @@ impl Shared {
     }
 
     /// Decides about an event of which earlier attempts are known: whether its handler may run.
-    async fn resolve(&self, how: How, mut event: Event) -> Result<Event, Outcome> {
+    async fn resolve<B>(&self, how: How, mut event: Event<B>) -> Result<Event<B>, Outcome> {
         if let Some(previous) = event.previous() {
             match &self.on_interrupted.0 {
                 Kind::Rerun => {}
@@ -244,7 +289,7 @@ impl Shared {
     }
 
     /// Nobody could say what became of the event: that was one of its attempts.
-    async fn kept(&self, how: How, mut event: Event) -> Outcome {
+    async fn kept<B>(&self, how: How, mut event: Event<B>) -> Outcome {
         event.note.runs = event.note.runs.saturating_add(1);
         if event.note.runs >= self.attempts_max {
             return self.bury(how, event, Cause::OutcomeUnknown, None).await;
@@ -253,20 +298,21 @@ impl Shared {
         Outcome::retry(self.delay(event.note.runs), RetryReason::OutcomeUnknown)
     }
 
-    async fn complete(&self, how: How, event: Event, acked: Acked) -> Outcome {
-        match how.commit(event.into_completion(how)).await {
+    async fn complete<B>(&self, how: How, event: Event<B>, acked: Acked) -> Outcome {
+        let (guard, say) = event.into_parts();
+        match how.complete(guard, say).await {
             Ok(()) => Outcome::Ack(acked),
             Err(error) => Outcome::retry(self.backoff.0, RetryReason::NotStored(error)),
         }
     }
 
-    async fn failed(&self, how: How, mut event: Event, failure: Failure) -> Outcome {
+    async fn failed<B>(&self, how: How, mut event: Event<B>, failure: Failure) -> Outcome {
         let Failure { kind, after, error } = failure;
         let runs = event.note.runs;
         if kind == FailureKind::MayHaveActed {
             event.mark_unknown();
         } else if event.previous().is_none() {
-            event.note.harmless = event.operation.attempt();
+            event.note.harmless = event.guard.attempt();
         }
         let never_again = matches!(self.on_interrupted.0, Kind::DeadLetter);
         let cause = match kind {
@@ -287,10 +333,10 @@ impl Shared {
 
     /// Makes an event a dead letter, also for deliveries to come. One that did nothing is done with;
     /// one that may have acted stays interrupted, to be reconciled.
-    async fn bury(
+    async fn bury<B>(
         &self,
         how: How,
-        mut event: Event,
+        mut event: Event<B>,
         cause: Cause,
         error: Option<SharedError>,
     ) -> Outcome {
@@ -300,12 +346,11 @@ impl Shared {
         event.note.dead = Some(Dead { cause, text });
         let buried = if is_outcome_unknown {
             let note = event.note.clone();
-            how.checkpoint(&mut event.operation, &note).await
+            how.checkpoint(&mut event.guard, &note).await
         } else {
             event.note.checkpoint = None;
             let marker = event.note.encode();
-            let completion = event.operation.complete_with(marker);
-            how.commit(how.at_level(completion)).await
+            how.complete_as(event.guard, &marker).await
         };
         match buried {
             Ok(()) => Outcome::DeadLetter(DeadLetter {
@@ -316,6 +361,52 @@ impl Shared {
             }),
             Err(error) => Outcome::retry(self.backoff.0, RetryReason::NotStored(error)),
         }
+    }
+
+    /// See [`Inbox::redrive_async`](super::Inbox::redrive_async).
+    pub(super) async fn redrive(&self, message: Message<'_>) -> Result<bool, ReconcileError> {
+        let claim = ReconcileError::Claim;
+        let key = self.key(&message).map_err(|error| claim(error.into()))?;
+        match self.backend.look(&key).await.map_err(claim)? {
+            KeyState::Completed(saved) if dead_marker(&saved).is_some() => {
+                match self.backend.forget(&key, Forget::IfCompleted).await {
+                    Ok(was_there) => Ok(was_there),
+                    Err(AdminError::Claim(error)) => Err(claim(error)),
+                    // It has expired and is being handled.
+                    Err(_) => Ok(false),
+                }
+            }
+            KeyState::Interrupted { .. } => {
+                let options = self.claim.clone();
+                let claimed = self.backend.claim(&key, message.fingerprint, options).await;
+                match claimed.map_err(claim)? {
+                    backend::Outcome::Interrupted(guard) => self.release_dead(guard).await,
+                    // Somebody else is at it, or it is not what it was a moment ago.
+                    backend::Outcome::Started(guard) => {
+                        guard.give_back();
+                        Ok(false)
+                    }
+                    _ => Ok(false),
+                }
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Frees the event of a dead letter; any other is left as it was.
+    async fn release_dead(&self, guard: AnyGuard) -> Result<bool, ReconcileError> {
+        let mut event = Event::<()>::new(&self.backend, guard);
+        if event.note.dead.is_some() {
+            let released = event.guard.release().await;
+            let write = |error: FinishError<_>| ReconcileError::Write(error.error().clone());
+            return released.map(|()| true).map_err(write);
+        }
+        if event.previous().is_none() {
+            // Nor did this attempt do anything.
+            event.note.harmless = event.guard.attempt();
+            note_if_possible(&mut event).await;
+        }
+        Ok(false)
     }
 
     /// How long an event waits after so many runs.
@@ -355,9 +446,9 @@ pub(super) fn dead_marker(saved: &Saved) -> Option<(Dead, u32)> {
 
 /// Writes what helps the next attempt. Without it that one counts less, or takes the outcome for
 /// unknown: nothing is lost.
-async fn note_if_possible(event: &mut Event) {
+async fn note_if_possible<B>(event: &mut Event<B>) {
     let noted = event.note.encode();
-    if let Err(error) = event.operation.checkpoint_unsynced(noted).await {
+    if let Err(error) = event.guard.checkpoint_unsynced(&noted).await {
         tracing::warn!(key = %event.key(), %error, "an attempt at an event was not noted");
     }
 }

@@ -108,9 +108,13 @@ impl ClaimOptions {
         })
     }
 
+    /// Checks the ranges that every store has.
+    pub(crate) fn check(&self) -> Result<(), ClaimOptionsError> {
+        self.resolve_shared().map(drop)
+    }
+
     /// Lease, retention and first sending in ms, checked, where they are set; no lease for
     /// [`Lease::WhileAlive`].
-    #[cfg(any(feature = "postgres", feature = "sqlite", feature = "redis"))]
     pub(crate) fn resolve_shared(&self) -> Result<SharedTerms, ClaimOptionsError> {
         let lease = self.lease.map(lease_ms).transpose()?;
         Ok((
@@ -121,7 +125,6 @@ impl ClaimOptions {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "sqlite", feature = "redis"))]
 type SharedTerms = (Option<u64>, Option<u64>, Option<u64>);
 
 /// The options of a claim, checked and complete.

@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::Semaphore;
 
-use crate::backend::{Backend, BackendError, Outcome};
+use crate::backend::{Backend, BackendError, BackendLimits, Outcome};
 use crate::error::{AdminError, ClaimError};
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
@@ -14,9 +14,10 @@ use crate::limits::KEY_PART_BYTES_DEFAULT;
 use crate::listing::{KeyState, PendingKey};
 use crate::options::ClaimOptions;
 use crate::secret::HashSecret;
+use crate::shared::clock::ServerClock;
 use crate::shared::guard::{SharedGuard, Terms, Unseen};
 use crate::shared::{
-    Begun, Change, Driver, Judged, NewClaim, Removal, SharedOptions, SharedOptionsError, State,
+    Begun, Change, Driver, Grant, NewClaim, Removal, SharedOptions, SharedOptionsError, State,
     Written, judge,
 };
 use crate::store::Forget;
@@ -39,6 +40,7 @@ pub(super) struct Inner<D> {
     pub(super) driver: D,
     pub(super) options: SharedOptions,
     pub(super) secret: HashSecret,
+    clock: ServerClock,
     waiters: Semaphore,
 }
 
@@ -52,6 +54,7 @@ impl<D: Driver> SharedBackend<D> {
             inner: Arc::new(Inner {
                 driver,
                 secret: options.secret(),
+                clock: ServerClock::new(),
                 waiters: Semaphore::new(options.waiters_max),
                 options,
             }),
@@ -92,17 +95,6 @@ impl<D: Driver> SharedBackend<D> {
         self.inner.options.response_bytes_max
     }
 
-    pub(crate) fn downstream_key(
-        &self,
-        key: &Key,
-        fingerprint: Fingerprint,
-        label: &str,
-    ) -> String {
-        self.inner
-            .secret
-            .downstream_key(&[], key, fingerprint, label)
-    }
-
     /// Claims in a task of its own: dropped by its caller it goes on, and gives back what it got.
     async fn claim_spawned(
         &self,
@@ -111,40 +103,36 @@ impl<D: Driver> SharedBackend<D> {
     ) -> Result<Outcome<SharedGuard<D>>, ClaimError> {
         let this = self.clone();
         let task = tokio::spawn(async move {
-            let outcome = decide(this.driver(), &claim).await?;
+            let outcome = this.inner.decide(&claim).await?;
             Ok::<_, ClaimError>(Unseen::new(this, claim, terms, outcome))
         });
         Ok(joined(task).await?.into_outcome())
     }
 }
 
-/// Claims, and claims again while the key changes between the look and the step.
-pub(crate) async fn decide<D: Driver>(
-    driver: &D,
-    claim: &NewClaim,
-) -> Result<Outcome<super::Grant>, ClaimError> {
-    for _ in 0..ROUNDS_MAX {
-        let seen = match driver.begin(claim).await? {
-            Begun::Granted(grant) => return Ok(Outcome::Started(grant)),
-            Begun::TooLate(too_late) => return Ok(Outcome::TooLate(too_late)),
-            Begun::Found(seen) => seen,
-        };
-        match judge(&seen, claim) {
-            Judged::InProgress(progress) => return Ok(Outcome::InProgress(progress)),
-            Judged::Completed(saved) => return Ok(Outcome::Completed(saved)),
-            Judged::Mismatch(mismatch) => return Ok(Outcome::Mismatch(mismatch)),
-            Judged::TooLate(too_late) => return Ok(Outcome::TooLate(too_late)),
-            Judged::Take => {}
+impl<D: Driver> Inner<D> {
+    /// Claims, and claims again while the key changes between the look and the step.
+    async fn decide(&self, claim: &NewClaim) -> Result<Outcome<Grant>, ClaimError> {
+        for _ in 0..ROUNDS_MAX {
+            let seen = match self.driver.begin(claim).await? {
+                Begun::Granted(grant) => {
+                    self.clock.hear(grant.started_ms);
+                    return Ok(Outcome::Started(grant));
+                }
+                Begun::TooLate(too_late) => return Ok(Outcome::TooLate(too_late)),
+                Begun::Found(seen) => seen,
+            };
+            self.clock.hear(seen.now_ms);
+            if let Some(outcome) = judge(&seen, claim) {
+                return Ok(outcome);
+            }
+            if let Some(grant) = self.driver.take(claim, &seen).await? {
+                return Ok(grant.taken());
+            }
         }
-        if let Some(grant) = driver.take(claim, &seen).await? {
-            return Ok(match grant.previous {
-                Some(_) => Outcome::Interrupted(grant),
-                None => Outcome::Started(grant),
-            });
-        }
+        let source = "the key changed at every look";
+        Err(BackendError::new("claiming a key", source).into())
     }
-    let source = "the key changed at every look";
-    Err(BackendError::new("claiming a key", source).into())
 }
 
 /// The result of a task that is never aborted.
@@ -226,6 +214,22 @@ impl<D: Driver> Backend for SharedBackend<D> {
 
     async fn interrupted(&self, max: usize) -> Result<Vec<PendingKey>, ClaimError> {
         Ok(self.driver().interrupted(max).await?)
+    }
+
+    fn downstream_key(&self, key: &Key, fingerprint: Fingerprint, label: &str) -> String {
+        let secret = &self.inner.secret;
+        secret.downstream_key(&[], key, fingerprint, label)
+    }
+
+    fn limits(&self) -> BackendLimits {
+        BackendLimits {
+            key_part_bytes: KEY_PART_BYTES_DEFAULT,
+            response_bytes: self.inner.options.response_bytes_max,
+        }
+    }
+
+    fn now(&self) -> SystemTime {
+        self.inner.clock.now()
     }
 }
 

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use bytes::Bytes;
 
-use crate::backend::BackendError;
+use crate::backend::{BackendError, Outcome};
 use crate::claim::TooLate;
 use crate::clock::time;
 use crate::fingerprint::Fingerprint;
@@ -162,6 +162,17 @@ impl NewClaim {
             started_ms: now_ms,
             previous: Some((seen.attempt, seen.started_ms)),
             checkpoint: seen.checkpoint.clone(),
+        }
+    }
+}
+
+impl Grant {
+    /// What a claim is answered that took this over.
+    pub(crate) fn taken(self) -> Outcome<Self> {
+        match self.previous {
+            Some(_) => Outcome::Interrupted(self),
+            // An expired result made room.
+            None => Outcome::Started(self),
         }
     }
 }

@@ -9,10 +9,11 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-use crate::backend::{Answer, Guard, Outcome, SavedParts};
+use crate::backend::{Answer, Backend, Guard, Outcome, SavedParts};
 use crate::claim::Saved;
 use crate::clock::time;
 use crate::error::{FinishError, WriteError};
+use crate::fingerprint::Fingerprint;
 use crate::key::Key;
 use crate::limits::{CHECKPOINT_BYTES_MAX, PRINCIPAL_BYTES_MAX};
 use crate::operation::Previous;
@@ -187,6 +188,10 @@ impl<D: Driver> Guard for SharedGuard<D> {
         &self.claim.key
     }
 
+    fn fingerprint(&self) -> Fingerprint {
+        self.grant.fingerprint
+    }
+
     fn attempt(&self) -> u32 {
         self.grant.attempt
     }
@@ -246,6 +251,15 @@ impl<D: Driver> Guard for SharedGuard<D> {
             .await
             .map(drop)
     }
+
+    fn give_back(self) {
+        if self.grant.previous.is_none()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            // Where this fails the guard inside the error interrupts the key.
+            runtime.spawn(async move { drop(self.finish(Change::Release).await) });
+        }
+    }
 }
 
 /// The attempt before the one of this grant.
@@ -301,15 +315,7 @@ impl<D: Driver> Unseen<D> {
         terms: Terms,
         outcome: Outcome<Grant>,
     ) -> Self {
-        let guard = |grant| SharedGuard::new(backend, claim, terms, grant);
-        let outcome = match outcome {
-            Outcome::Started(grant) => Outcome::Started(guard(grant)),
-            Outcome::Interrupted(grant) => Outcome::Interrupted(guard(grant)),
-            Outcome::InProgress(progress) => Outcome::InProgress(progress),
-            Outcome::Completed(saved) => Outcome::Completed(saved),
-            Outcome::Mismatch(mismatch) => Outcome::Mismatch(mismatch),
-            Outcome::TooLate(too_late) => Outcome::TooLate(too_late),
-        };
+        let outcome = outcome.map(|grant| SharedGuard::new(backend, claim, terms, grant));
         Self {
             outcome: Some(outcome),
         }
@@ -324,11 +330,8 @@ impl<D: Driver> Unseen<D> {
 
 impl<D: Driver> Drop for Unseen<D> {
     fn drop(&mut self) {
-        if let Some(Outcome::Started(guard)) = self.outcome.take()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            // Where this fails the guard inside the error interrupts the key.
-            runtime.spawn(async move { drop(guard.finish(Change::Release).await) });
+        if let Some(guard) = self.outcome.take().and_then(Outcome::into_guard) {
+            guard.give_back();
         }
     }
 }

@@ -6,6 +6,7 @@
 //! step that comes too late changes nothing and is decided anew. No step uses this machine's clock.
 
 mod backend;
+mod clock;
 mod driver;
 mod guard;
 mod options;
@@ -19,4 +20,4 @@ pub use self::options::{SharedOptions, SharedOptionsError};
 pub(crate) use self::driver::{Begun, Change, Grant, NewClaim, Removal, Written};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::guard::{check_answer, previous};
-pub(crate) use self::record::{Judged, Record, State, judge};
+pub(crate) use self::record::{Record, State, judge};

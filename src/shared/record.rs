@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::backend::{PendingParts, Progress, SavedParts};
-use crate::claim::{Mismatch, Saved, TooLate};
+use crate::backend::{Outcome, PendingParts, Progress, SavedParts};
+use crate::claim::{Mismatch, Saved};
 use crate::clock::time;
 use crate::fingerprint::{Comparison, Fingerprint};
 use crate::key::Key;
 use crate::listing::{KeyState, PendingKey};
-use crate::shared::NewClaim;
+use crate::shared::{Grant, NewClaim};
 use crate::token::Token;
 
 /// What a key is, in the numbers that servers keep.
@@ -39,17 +39,6 @@ pub struct Record {
     pub(crate) checkpoint: Option<Bytes>,
     pub(crate) response: Option<Bytes>,
     pub(crate) principal: Option<Bytes>,
-}
-
-/// What a claim that met a record is to do.
-#[derive(Debug)]
-pub(crate) enum Judged {
-    InProgress(Progress),
-    Completed(Saved),
-    Mismatch(Mismatch),
-    TooLate(TooLate),
-    /// The key may be taken, if it still is as it was read.
-    Take,
 }
 
 impl State {
@@ -122,12 +111,10 @@ impl Record {
 }
 
 /// The one place where a record turns into an answer: expiry, then the fingerprint, then the state.
-pub(crate) fn judge(record: &Record, claim: &NewClaim) -> Judged {
+/// `None` where the key may be taken, if it still is as it was read.
+pub(crate) fn judge(record: &Record, claim: &NewClaim) -> Option<Outcome<Grant>> {
     if record.is_expired() {
-        return match claim.too_late(record.now_ms) {
-            Some(too_late) => Judged::TooLate(too_late),
-            None => Judged::Take,
-        };
+        return claim.too_late(record.now_ms).map(Outcome::TooLate);
     }
     let is_completed = record.state == State::Completed;
     if claim.fingerprint.compare(record.fingerprint) == Comparison::Different {
@@ -137,15 +124,16 @@ pub(crate) fn judge(record: &Record, claim: &NewClaim) -> Judged {
             record.started_ms
         };
         let expires_at = is_completed.then(|| time(record.expires_ms));
-        return Judged::Mismatch(Mismatch::new(record.attempt, time(since_ms), expires_at));
+        let mismatch = Mismatch::new(record.attempt, time(since_ms), expires_at);
+        return Some(Outcome::Mismatch(mismatch));
     }
     match record.state {
-        State::Completed => Judged::Completed(record.saved()),
-        State::Pending if record.is_held() => Judged::InProgress(Progress {
+        State::Completed => Some(Outcome::Completed(record.saved())),
+        State::Pending if record.is_held() => Some(Outcome::InProgress(Progress {
             attempt: record.attempt,
             since: time(record.started_ms),
             lease_left: record.lease_left(),
-        }),
-        State::Pending | State::Interrupted => Judged::Take,
+        })),
+        State::Pending | State::Interrupted => None,
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use sqlx::Error;
 
-use crate::backend::{Answer, BackendError, Outcome, Progress, SavedParts};
+use crate::backend::{Answer, Backend, BackendError, Outcome, Progress, SavedParts};
 use crate::claim::{Mismatch, Saved, TooLate};
 use crate::clock::time;
 use crate::error::{ClaimError, WriteError};
@@ -14,8 +14,8 @@ use crate::key::Key;
 use crate::operation::Previous;
 use crate::options::ClaimOptions;
 use crate::shared::{
-    Begun, Change, Driver, Grant, Judged, NewClaim, SharedBackend, State, Written, check_answer,
-    judge, previous,
+    Begun, Change, Driver, Grant, NewClaim, SharedBackend, State, Written, check_answer, judge,
+    previous,
 };
 use crate::sql::connection::Connection;
 use crate::sql::driver::failed;
@@ -116,18 +116,11 @@ async fn decide<C: Connection>(
             Begun::TooLate(too_late) => return Ok(Outcome::TooLate(too_late)),
             Begun::Found(seen) => seen,
         };
-        match judge(&seen, claim) {
-            Judged::InProgress(progress) => return Ok(Outcome::InProgress(progress)),
-            Judged::Completed(saved) => return Ok(Outcome::Completed(saved)),
-            Judged::Mismatch(mismatch) => return Ok(Outcome::Mismatch(mismatch)),
-            Judged::TooLate(too_late) => return Ok(Outcome::TooLate(too_late)),
-            Judged::Take => {}
+        if let Some(outcome) = judge(&seen, claim) {
+            return Ok(outcome);
         }
         if let Some(grant) = steps::take(connection, claim, &seen).await? {
-            return Ok(match grant.previous {
-                Some(_) => Outcome::Interrupted(grant),
-                None => Outcome::Started(grant),
-            });
+            return Ok(grant.taken());
         }
     }
 }

@@ -30,6 +30,8 @@ enum Fault {
     ListsNothing,
     /// Completed operations may run again.
     ResultsDropped,
+    /// Whoever has no guard derives other keys.
+    DownstreamKeysDiffer,
     /// Retries that are too late run.
     FirstSentIgnored,
 }
@@ -122,6 +124,13 @@ impl Backend for Broken {
         Backend::forget(&self.store, key, forget).await
     }
 
+    fn downstream_key(&self, key: &Key, fingerprint: Fingerprint, label: &str) -> String {
+        if self.is(Fault::DownstreamKeysDiffer) {
+            return format!("{label}, by nobody's guard");
+        }
+        Backend::downstream_key(&self.store, key, fingerprint, label)
+    }
+
     async fn interrupt(&self, key: &Key, token: Token) -> Result<(), AdminError> {
         if self.is(Fault::InterruptIgnored) {
             return Ok(());
@@ -173,6 +182,10 @@ fn each_fault_is_found_and_where_it_is() {
             "an_operator_interrupts_a_hung_owner",
         ),
         (Fault::WaitsForNobody, "a_waiter_gets_the_result"),
+        (
+            Fault::DownstreamKeysDiffer,
+            "downstream_keys_tell_operations_apart",
+        ),
         (Fault::ListsNothing, "interrupted_keys_are_listed"),
         (Fault::ResultsDropped, "a_completed_key_replays"),
         (

@@ -8,6 +8,7 @@ mod broken;
 mod chaos;
 mod conforming;
 mod crashes;
+mod layers;
 mod servers;
 mod transactions;
 mod world;

@@ -83,7 +83,7 @@ async fn resume(book: &Book, server: &Server) {
     let sent = operation.send(async |attempt| execute(&client, attempt).await);
     assert_eq!(sent.await.unwrap().body, "paid 1");
     assert_eq!(server.runs(), 1);
-    assert!(book.journal.unfinished().unwrap().is_empty());
+    assert!(book.journal.unfinished().await.unwrap().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -236,7 +236,7 @@ async fn an_operation_survives_a_loss_of_power() {
         };
         let store = options.open_simulated(&image).unwrap();
         let journal = Journal::new(store, HOUR);
-        let [unfinished] = &journal.unfinished().unwrap()[..] else {
+        let [unfinished] = &journal.unfinished().await.unwrap()[..] else {
             panic!("it was begun")
         };
         let operation = ready(journal.resume(unfinished).await.unwrap());
@@ -257,7 +257,7 @@ async fn an_operation_that_was_discarded_stays_out_of_the_journal_after_a_loss_o
     ready(begun.await.unwrap()).discard().await.unwrap();
     let store = options.open_simulated(&disk.crash_all_lost()).unwrap();
     let journal = Journal::new(store, HOUR);
-    assert!(journal.unfinished().unwrap().is_empty());
+    assert!(journal.unfinished().await.unwrap().is_empty());
 }
 
 /// Power is lost at every step of the disk, from the first claim to the removal of the request.

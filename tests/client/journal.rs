@@ -38,7 +38,7 @@ async fn a_name_has_one_key_for_one_request_and_one_answer() {
     // Somebody has it.
     let again = book.journal.begin("order-17", request(URL, "1200")).await;
     assert!(matches!(again, Ok(Journaled::InHand)));
-    assert!(book.journal.unfinished().unwrap().is_empty());
+    assert!(book.journal.unfinished().await.unwrap().is_empty());
     drop(first);
 
     // Nobody has it.
@@ -87,7 +87,7 @@ async fn operations_have_keys_of_their_own() {
     keys.dedup();
     assert_eq!(keys.len(), 5);
     assert!(keys.iter().all(|key| key.len() == 36));
-    assert_eq!(book.journal.unfinished().unwrap().len(), 4);
+    assert_eq!(book.journal.unfinished().await.unwrap().len(), 4);
 }
 
 #[tokio::test]
@@ -138,7 +138,7 @@ async fn what_must_not_or_cannot_be_kept_is_refused_and_leaves_nothing() {
     assert!(matches!(error, JournalError::TooManyHeaders));
     let error = book.journal.begin("", request(URL, "")).await.unwrap_err();
     assert!(matches!(error, JournalError::Name(_)));
-    assert!(book.journal.unfinished().unwrap().is_empty());
+    assert!(book.journal.unfinished().await.unwrap().is_empty());
     assert_eq!(book.store.stats().pending_keys, 0);
 }
 
@@ -147,11 +147,11 @@ async fn what_must_not_or_cannot_be_kept_is_refused_and_leaves_nothing() {
 async fn an_operation_that_ended_since_it_was_listed_does_not_come_back() {
     let book = Book::new();
     drop(book.begin("order-17", request(URL, "")).await);
-    let listed = book.journal.unfinished().unwrap();
+    let listed = book.journal.unfinished().await.unwrap();
     ready(book.resume().await).discard().await.unwrap();
     let resumed = book.journal.resume(&listed[0]).await.unwrap();
     assert!(matches!(resumed, Journaled::Done(None)), "{resumed:?}");
-    assert!(book.journal.unfinished().unwrap().is_empty());
+    assert!(book.journal.unfinished().await.unwrap().is_empty());
     assert_eq!(book.store.stats().pending_keys, 0);
 }
 
@@ -242,7 +242,7 @@ async fn every_future_can_move_between_threads() {
         let sent = ready(begun).send(async |_| answer(503, "")).await;
         assert!(matches!(&sent, Err(SendError::NotFinal { .. })));
         drop(sent);
-        let unfinished = journal.unfinished().unwrap().remove(0);
+        let unfinished = journal.unfinished().await.unwrap().remove(0);
         let operation = ready(journal.resume(&unfinished).await.unwrap());
         operation.discard().await.unwrap();
         let begun = journal.begin_unnamed(request(URL, "")).await.unwrap();
@@ -275,7 +275,7 @@ async fn an_operation_that_is_too_old_is_not_sent() {
     // Neither by its name nor from the list, whatever the journal is set to since.
     assert!(matches!(begin().await.unwrap(), Journaled::TooOld(_)));
     let longer = Journal::new(store, HOUR * 9);
-    let [unfinished] = &longer.unfinished().unwrap()[..] else {
+    let [unfinished] = &longer.unfinished().await.unwrap()[..] else {
         panic!("one is unfinished")
     };
     let Journaled::TooOld(operation) = longer.resume(unfinished).await.unwrap() else {

@@ -33,7 +33,7 @@ async fn an_answer_that_was_lost_after_execution_is_got_by_a_retry_and_runs_once
         (201, &b"paid 1"[..])
     );
     assert_eq!((server.runs(), server.requests_with_one_key()), (1, 3));
-    assert!(book.journal.unfinished().unwrap().is_empty());
+    assert!(book.journal.unfinished().await.unwrap().is_empty());
 }
 
 #[tokio::test]

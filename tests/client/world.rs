@@ -226,7 +226,7 @@ impl Book {
 
     /// Resumes the only one there is.
     pub async fn resume(&self) -> Journaled {
-        let unfinished = self.journal.unfinished().unwrap();
+        let unfinished = self.journal.unfinished().await.unwrap();
         let [unfinished] = &unfinished[..] else {
             panic!("one operation is unfinished: {unfinished:?}")
         };
