@@ -262,6 +262,8 @@ mod report;
 mod response;
 mod run;
 mod secret;
+#[cfg(feature = "serve")]
+pub mod serve;
 mod snapshot;
 mod stats;
 mod store;
@@ -270,6 +272,8 @@ mod stored_response;
 mod ticket;
 mod timer;
 mod token;
+#[cfg(feature = "serve")]
+mod values;
 
 pub use self::public::*;
 

@@ -172,6 +172,12 @@ impl Store {
         Options::new().open(directory)
     }
 
+    /// What is beneath, for those who change values in one step and share syncs among many calls.
+    #[cfg(any(test, feature = "serve"))]
+    pub(crate) fn engine(&self) -> &Arc<Opened> {
+        &self.engine
+    }
+
     pub(crate) fn settings(&self) -> &crate::options::Settings {
         self.engine.settings()
     }
