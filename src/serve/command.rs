@@ -3,6 +3,7 @@
 mod connection;
 mod expiry;
 mod keys;
+mod lifecycle;
 mod strings;
 
 use bytes::Bytes;
@@ -11,6 +12,8 @@ use super::reply::Reply;
 use super::session::{Session, Shared};
 use crate::error::ClaimError;
 use crate::values::ValueError;
+
+pub(super) use self::lifecycle::Guards;
 
 /// An answer, and the position that must be durable before it is given.
 pub(super) type Answer = (Reply, u64);
@@ -53,6 +56,14 @@ pub(super) const COMMANDS: &[Command] = &[
     command("getdel", 2, true, ONE),
     command("getex", -2, true, ONE),
     command("hello", -1, false, NO_KEYS),
+    command("idem.checkpoint", 6, true, NO_KEYS),
+    command("idem.claim", -6, true, NO_KEYS),
+    command("idem.complete", -5, true, NO_KEYS),
+    command("idem.forget", -4, true, NO_KEYS),
+    command("idem.get", 4, false, NO_KEYS),
+    command("idem.release", 5, true, NO_KEYS),
+    command("idem.renew", 5, true, NO_KEYS),
+    command("idem.wait", 5, false, NO_KEYS),
     command("info", -1, false, NO_KEYS),
     command("mget", -2, false, ALL),
     command("persist", 2, true, ONE),
@@ -178,6 +189,10 @@ async fn find_and_run(
         "exists" => keys::exist(values, arguments).await,
         "scan" => keys::scan(values, arguments),
         "dbsize" => Ok((keys::count(shared), 0)),
+        name if name.starts_with("idem.") => {
+            let reply = lifecycle::run(shared, name, arguments).await?;
+            Ok((reply, 0))
+        }
         name => connection::run(session, shared, name, arguments).map(|reply| (reply, 0)),
     }
 }

@@ -19,6 +19,8 @@ use super::session::{Session, Shared};
 /// Requests that share a wait at most.
 const BATCH_MAX: usize = 1_024;
 const READ_BYTES: usize = 16 << 10;
+/// Pieces that are read and thrown away of a client that is hung up on.
+const UNREAD_MAX: usize = 256;
 /// Buffers that a peak has made larger than this are given back.
 const KEPT_BYTES: usize = 64 << 10;
 
@@ -85,8 +87,19 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             () = tokio::time::sleep_until(begun + limit) => break,
         }
     }
+    // Bytes left unread would make the system take back what was just answered.
+    let farewell = async {
+        writer.shutdown().await?;
+        let mut rest = vec![0; READ_BYTES];
+        for _ in 0..UNREAD_MAX {
+            if reader.read(&mut rest).await? == 0 {
+                break;
+            }
+        }
+        std::io::Result::Ok(())
+    };
     // Who is gone already can't be told.
-    drop(tokio::time::timeout(Duration::from_secs(1), writer.shutdown()).await);
+    drop(tokio::time::timeout(Duration::from_secs(1), farewell).await);
 }
 
 /// Writes some of what there is, or makes sure that all that was written is on its way: whether it is.

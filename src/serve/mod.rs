@@ -27,6 +27,20 @@
 //! An answer is sent when everything it rests on is as durable as the store's
 //! [`Durability`](crate::Durability) says. All that a client has sent ahead shares one sync, and so do
 //! clients.
+//!
+//! # The whole life of a key
+//!
+//! | command | answer |
+//! |---|---|
+//! | `IDEM.CLAIM scope operation id LEASE ms [RETENTION ms] [FINGERPRINT request]` | a map: `outcome` is `started`, `interrupted` (both with `token`, `attempt`, `checkpoint`), `in_progress`, `completed` (with `response`), `mismatch` |
+//! | `IDEM.COMPLETE scope operation id token [response]` | `OK`, also for the same completion once more |
+//! | `IDEM.RELEASE`, `IDEM.RENEW`, `IDEM.CHECKPOINT scope operation id token [note]` | `OK` |
+//! | `IDEM.GET scope operation id`, `IDEM.WAIT scope operation id ms` | a map with `state` |
+//! | `IDEM.FORGET scope operation id [FORCE]` | 1 if there was something |
+//!
+//! A claim belongs to its token, not to a connection, and needs a lease. Who was overtaken gets
+//! `LEASELOST`. When the server restarts, pending keys are interrupted at once; the token still completes or
+//! releases its key if nobody has taken it over.
 #![forbid(unsafe_code)]
 
 mod command;

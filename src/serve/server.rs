@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::command::Guards;
 use super::connection;
 use super::options::{ServeError, ServeOptions};
 use super::session::Shared;
@@ -75,6 +76,7 @@ impl Server {
         let shared = Arc::new(Shared {
             values: Values::new(&store, &options.scope),
             store,
+            guards: Guards::default(),
             options,
             started: Instant::now(),
             clients: AtomicUsize::new(0),

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::command::Guards;
 use super::options::ServeOptions;
 use super::reply::Protocol;
 use super::request::RequestLimits;
@@ -16,6 +17,7 @@ use crate::values::Values;
 pub(super) struct Shared {
     pub(super) store: Store,
     pub(super) values: Values,
+    pub(super) guards: Guards,
     pub(super) options: ServeOptions,
     pub(super) started: Instant,
     pub(super) clients: AtomicUsize,

@@ -51,7 +51,8 @@ impl Served {
     fn answers_to(&self, bytes: &[u8]) -> String {
         let mut socket = self.socket();
         socket.write_all(bytes).unwrap();
-        socket.shutdown(std::net::Shutdown::Write).unwrap();
+        // The server may have hung up by now.
+        drop(socket.shutdown(std::net::Shutdown::Write));
         let mut answers = Vec::new();
         // A connection that is cut off hard has answered before.
         drop(socket.read_to_end(&mut answers));
@@ -442,4 +443,84 @@ fn the_tools_of_redis_work() {
             "{tool}: {shown}"
         );
     }
+}
+
+#[test]
+fn the_whole_life_of_a_key_outlives_connections_and_the_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let served = Served::start(directory.path(), &[]);
+    let claim = "IDEM.CLAIM acct pay k1 LEASE 60000";
+    let fields =
+        |served: &Served, words: &str| -> std::collections::HashMap<String, Option<String>> {
+            run(&mut served.client(), words).unwrap()
+        };
+    let first = fields(&served, claim);
+    assert_eq!(first["outcome"].as_deref(), Some("started"));
+    let token = first["token"].clone().unwrap();
+    assert_eq!(
+        fields(&served, claim)["outcome"].as_deref(),
+        Some("in_progress")
+    );
+    let run_one = |served: &Served, words: &str| run::<String>(&mut served.client(), words);
+    assert_eq!(
+        run_one(
+            &served,
+            &format!("IDEM.CHECKPOINT acct pay k1 {token} half")
+        )
+        .unwrap(),
+        "OK"
+    );
+    assert_eq!(
+        run_one(&served, &format!("IDEM.RENEW acct pay k1 {token}")).unwrap(),
+        "OK"
+    );
+    assert!(
+        run_one(&served, "IDEM.RENEW acct pay k1 1")
+            .unwrap_err()
+            .to_string()
+            .contains("LEASELOST")
+    );
+    // A server that is killed interrupts the key; its token still completes it.
+    served.kill();
+    let served = Served::start(directory.path(), &[]);
+    assert_eq!(
+        fields(&served, "IDEM.GET acct pay k1")["state"].as_deref(),
+        Some("interrupted")
+    );
+    let complete = format!("IDEM.COMPLETE acct pay k1 {token} paid");
+    assert_eq!(run_one(&served, &complete).unwrap(), "OK");
+    let done = fields(&served, claim);
+    assert_eq!(done["outcome"].as_deref(), Some("completed"));
+    assert_eq!(done["response"].as_deref(), Some("paid"));
+
+    // A lease that is over: the next one takes over, with the note, and the first is shut out.
+    let first = fields(&served, "IDEM.CLAIM acct pay k2 LEASE 1");
+    thread::sleep(Duration::from_millis(20));
+    let second = fields(&served, "IDEM.CLAIM acct pay k2 LEASE 60000");
+    assert_eq!(second["outcome"].as_deref(), Some("interrupted"));
+    let stale = format!(
+        "IDEM.COMPLETE acct pay k2 {} x",
+        first["token"].clone().unwrap()
+    );
+    assert!(
+        run_one(&served, &stale)
+            .unwrap_err()
+            .to_string()
+            .contains("LEASELOST")
+    );
+    let release = format!(
+        "IDEM.RELEASE acct pay k2 {}",
+        second["token"].clone().unwrap()
+    );
+    assert_eq!(run_one(&served, &release).unwrap(), "OK");
+    assert_eq!(
+        fields(&served, "IDEM.WAIT acct pay k2 50")["state"].as_deref(),
+        Some("absent")
+    );
+    assert!(
+        run_one(&served, "IDEM.GET redis x k")
+            .unwrap_err()
+            .to_string()
+            .contains("plain values")
+    );
 }
