@@ -180,6 +180,9 @@
 //! * `client`: the module `client`, a journal of operations that are sent to other systems, which
 //!   survives the client's crashes, and a retry policy for tower. Needs tokio's timer.
 //! * `reqwest`: with it, `client::RetryMiddleware` is a middleware of reqwest. Enables `client`.
+//! * `serve`: the module `serve`, a server that Redis clients talk to. Needs tokio.
+//! * `redis`: the module `redis_migration`, from Redis to a store and back.
+//! * `cli`: the binary `oncekey`.
 //! * `testing`: the module `testing` with a simulated disk that loses what was not synced, tears
 //!   pages and fails on demand, and `Options::open_simulated` to open a store on it; with `http` also
 //!   `testing::RetryTests`, three tests to run against your own service. For tests of a service;
@@ -258,12 +261,15 @@ mod operation;
 mod options;
 mod parallel;
 pub mod reconcile;
+#[cfg(feature = "redis")]
+pub mod redis_migration;
 mod report;
 mod response;
 mod run;
 mod secret;
 #[cfg(feature = "serve")]
 pub mod serve;
+pub mod shadow;
 mod snapshot;
 mod stats;
 mod store;
@@ -272,7 +278,7 @@ mod stored_response;
 mod ticket;
 mod timer;
 mod token;
-#[cfg(feature = "serve")]
+#[cfg(any(feature = "redis", feature = "serve"))]
 mod values;
 
 pub use self::public::*;

@@ -173,7 +173,7 @@ impl Store {
     }
 
     /// What is beneath, for those who change values in one step and share syncs among many calls.
-    #[cfg(any(test, feature = "serve"))]
+    #[cfg(any(test, feature = "redis", feature = "serve"))]
     pub(crate) fn engine(&self) -> &Arc<Opened> {
         &self.engine
     }

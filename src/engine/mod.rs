@@ -21,9 +21,9 @@ mod open;
 mod places;
 mod progress;
 mod rebuild;
-#[cfg(any(test, feature = "serve"))]
+#[cfg(any(test, feature = "redis", feature = "serve"))]
 mod replace;
-#[cfg(any(test, feature = "serve"))]
+#[cfg(any(test, feature = "redis", feature = "serve"))]
 mod scan;
 mod settle;
 mod wait;
@@ -57,7 +57,7 @@ pub(crate) use self::finish::{Finish, Forgotten, Refusal};
 pub(crate) use self::lookup::{Look, Stored};
 pub(crate) use self::open::start;
 pub(crate) use self::progress::TicketParts;
-#[cfg(feature = "serve")]
+#[cfg(any(feature = "redis", feature = "serve"))]
 pub(crate) use self::replace::{Next, ReplaceError};
 pub(crate) use self::settle::Unsettled;
 pub(crate) use self::wait::Wait;

@@ -1,5 +1,7 @@
 //! Real clients and hostile ones, against the server as a process of its own.
 
+mod migration;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;

@@ -1,5 +1,6 @@
 //! The tool.
 
+mod redis;
 mod serve;
 
 use std::process::ExitCode;
@@ -17,11 +18,19 @@ struct Arguments {
 enum Command {
     /// Serve a store to Redis clients.
     Serve(serve::Serve),
+    /// Take keys over from elsewhere.
+    #[command(subcommand)]
+    Import(redis::ImportFrom),
+    /// Write keys elsewhere.
+    #[command(subcommand)]
+    Export(redis::ExportTo),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Serve(serve) => serve.run(),
+        Command::Import(import) => import.run(),
+        Command::Export(export) => export.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
