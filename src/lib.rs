@@ -194,6 +194,7 @@
 //! * [design](documentation::design): what was built and why
 //! * [format](documentation::format): every byte on disk
 //! * [durability](documentation::durability): levels, crashes, full disks, file systems, copies
+//! * [moving off Redis](documentation::migrating_from_redis): compare, import, switch, and back
 //! * [metrics](documentation::metrics): every series, and what to watch
 //! * `documentation::client`: what a client must do, the journal, what is sent again (feature
 //!   `client`)
@@ -219,6 +220,8 @@ pub mod documentation {
     #[cfg(feature = "http")]
     #[doc = include_str!("../docs/http.md")]
     pub mod http {}
+    #[doc = include_str!("../docs/migrating-from-redis.md")]
+    pub mod migrating_from_redis {}
     #[doc = include_str!("../docs/metrics.md")]
     pub mod metrics {}
 }

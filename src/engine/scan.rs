@@ -29,12 +29,10 @@ impl Engine {
         let first = usize::try_from(cursor >> TAG_BITS).unwrap_or(usize::MAX);
         let mut from_tag = cursor & ((1 << TAG_BITS) - 1);
         let mut left = count.max(1);
-        let mut looked_at = 0;
         for (at, stripe) in self.index.stripes().enumerate().skip(first) {
-            if left == 0 || looked_at == STRIPES_AT_ONCE {
+            if left == 0 || at - first == STRIPES_AT_ONCE {
                 return Ok((at as u64) << TAG_BITS);
             }
-            looked_at += 1;
             let (located, next_tag) = {
                 let stripe = stripe.lock();
                 check_open(&stripe)?;

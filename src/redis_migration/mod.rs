@@ -235,7 +235,7 @@ impl Import {
         &self,
         connection: &mut Connection,
         names: Vec<Vec<u8>>,
-    ) -> Result<Vec<(Vec<u8>, Result<Option<Taken>, String>)>, MigrationError> {
+    ) -> Result<Vec<Read>, MigrationError> {
         let mut kinds = pipe();
         for name in &names {
             kinds.cmd("TYPE").arg(name);
@@ -340,6 +340,9 @@ pub fn export(
         }
     }
 }
+
+/// The name of a key and what it has: nothing where it is gone, or why it has no value.
+type Read = (Vec<u8>, Result<Option<Taken>, String>);
 
 /// A value on its way.
 #[derive(Debug)]

@@ -265,7 +265,7 @@ mod tests {
         }
         let large = [
             &b"*3\r\n"[..],
-            &b"$60\r\n".repeat(1),
+            b"$60\r\n",
             &[b'x'; 60],
             b"\r\n$60\r\n",
             &[b'x'; 60],
