@@ -103,6 +103,11 @@ fn a_shorter_life_hides_what_it_took_the_place_of() {
         let disk = SimulatedDisk::new();
         let store = options(&clock).open_simulated(&disk).unwrap();
         put(&store, &key(), b"long", 1_000 * HOUR_MS);
+        // What is copied into the same file keeps it from being given up with what it hides.
+        for number in 0..30 {
+            let other = Key::new("redis", "", format!("other {number}")).unwrap();
+            put(&store, &other, &[7; 1_000], 1_000 * HOUR_MS);
+        }
         give_up_the_log(&store);
         put(&store, &key(), b"short", HOUR_MS);
         if ending == "removed" {
