@@ -184,7 +184,9 @@
 //! * `reqwest`: with it, `client::RetryMiddleware` is a middleware of reqwest. Enables `client`.
 //! * `postgres`, `sqlite`, `sql` (both): the module `sql`, keys in a database that a fleet shares, alone or
 //!   inside the caller's own transaction. Needs tokio.
-//! * `redis`: the module `redis`, keys in Redis or Valkey. Needs tokio.
+//! * `redis`: the module `redis`, keys in Redis or Valkey, and the module `redis_migration`, from Redis to
+//!   a store and back. Needs tokio.
+//! * `serve`: the module `serve`, a server that Redis clients talk to. Needs tokio.
 //! * `conformance`: the module `conformance`, the contract of a claim as a suite of tests for any
 //!   [`Backend`](backend::Backend).
 //! * `cli`: builds the tool `oncekey`, and changes nothing in the library.
@@ -200,6 +202,7 @@
 //! * [design](documentation::design): what was built and why
 //! * [format](documentation::format): every byte on disk
 //! * [durability](documentation::durability): levels, crashes, full disks, file systems, copies
+//! * [moving off Redis](documentation::migrating_from_redis): compare, import, switch, and back
 //! * [metrics](documentation::metrics): every series, and what to watch
 //! * [operations](documentation::operations): the tool, sizing, backups, what to do when
 //! * `documentation::client`: what a client must do, the journal, what is sent again (feature
@@ -228,6 +231,8 @@ pub mod documentation {
     #[cfg(feature = "http")]
     #[doc = include_str!("../docs/http.md")]
     pub mod http {}
+    #[doc = include_str!("../docs/migrating-from-redis.md")]
+    pub mod migrating_from_redis {}
     #[doc = include_str!("../docs/metrics.md")]
     pub mod metrics {}
     #[doc = include_str!("../docs/operations.md")]
@@ -278,10 +283,15 @@ mod reader;
 pub mod reconcile;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redis")]
+pub mod redis_migration;
 mod report;
 mod response;
 mod run;
 mod secret;
+#[cfg(feature = "serve")]
+pub mod serve;
+pub mod shadow;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "redis"))]
 pub mod shared;
 mod snapshot;
@@ -294,6 +304,8 @@ mod stored_response;
 mod ticket;
 mod timer;
 mod token;
+#[cfg(any(feature = "redis", feature = "serve"))]
+mod values;
 
 pub use self::public::*;
 

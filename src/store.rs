@@ -181,6 +181,12 @@ impl Store {
         self.engine.downstream_key(key, fingerprint, label)
     }
 
+    /// What is beneath, for those who change values in one step and share syncs among many calls.
+    #[cfg(any(test, feature = "redis", feature = "serve"))]
+    pub(crate) fn engine(&self) -> &Arc<Opened> {
+        &self.engine
+    }
+
     pub(crate) fn settings(&self) -> &crate::options::Settings {
         self.engine.settings()
     }

@@ -100,6 +100,8 @@ pub(super) enum Step {
     Room(u64),
     /// The operation is too old to be taken up again, and the end of the record that says so.
     Abandoned(Abandoned, u64),
+    /// An expired result hides an older one, and has to be removed before the key is anybody's.
+    Uncover,
     /// Something changed in between: look again.
     Again,
 }
@@ -187,7 +189,7 @@ impl Engine {
                 }
             }
             // Nothing was done: from the beginning, with all the waiting there is.
-            Step::Settle | Step::Room(_) | Step::Abandoned(..) | Step::Again => {
+            Step::Settle | Step::Room(_) | Step::Abandoned(..) | Step::Uncover | Step::Again => {
                 block_on(self.claim(request))
             }
         }
@@ -215,6 +217,7 @@ impl Engine {
                 Step::Abandoned(abandoned, end) => {
                     return Err(self.abandoned(abandoned, end, request.level).await);
                 }
+                Step::Uncover => self.uncover(&request.key).await?,
                 Step::Again => {}
             }
         }
@@ -284,6 +287,7 @@ impl Engine {
         drop(stripe);
         let replaces = match self.examine(&located, &request.key, now_ms)? {
             Examined::Found(found) => return Ok(answer_completed(found, request)),
+            Examined::Expired(found) if now_ms < found.hides_until_ms => return Ok(Step::Uncover),
             Examined::Expired(found) => Some(found.slot),
             Examined::NotFound => None,
         };

@@ -2,7 +2,7 @@
 
 use crate::block::block_on;
 use crate::engine::claim::Grant;
-use crate::engine::lookup::{Examined, Stored, check_open};
+use crate::engine::lookup::{Examined, Found, Stored, check_open};
 use crate::engine::{Engine, Level, Promise, RoomError};
 use crate::error::{AdminError, ClaimError, Unavailable, WriteError};
 use crate::index::live::Waiters;
@@ -10,7 +10,9 @@ use crate::index::{Live, Phase, Slot};
 use crate::key::Key;
 use crate::limits::PRINCIPAL_BYTES_MAX;
 use crate::log::append::NoSpace;
+use crate::log::commit::Lead;
 use crate::log::record::{Contents, Kind, words_for};
+use crate::options::Durability;
 use crate::sync::{self, mutation};
 
 /// How an owner ends its operation.
@@ -386,6 +388,19 @@ impl Engine {
         }
     }
 
+    /// Removes an expired result for good, since it hides an older one that has not expired.
+    pub(super) async fn uncover(&self, key: &Key) -> Result<(), ClaimError> {
+        let level = Level {
+            durability: Durability::Buffered,
+            lead: Lead::Never,
+        };
+        match self.forget(key, false, level).await {
+            // Somebody removed and claimed it already.
+            Ok(_) | Err(AdminError::Pending { .. } | AdminError::NotHeld { .. }) => Ok(()),
+            Err(AdminError::Claim(error)) => Err(error),
+        }
+    }
+
     fn forget_step(
         &self,
         key: &Key,
@@ -431,14 +446,7 @@ impl Engine {
             Examined::Expired(found) => (found, Forgotten::Absent),
             Examined::NotFound => return Ok(ForgetStep::Absent),
         };
-        let removed = Removed {
-            fingerprint: found.fingerprint,
-            token: found.stored.token,
-            attempt: found.stored.attempt,
-            created_ms: found.stored.created_ms,
-            started_ms: found.started_ms,
-            deadline_ms: found.stored.expires_ms,
-        };
+        let removed = Removed::of_result(&found);
         let mut stripe = self.index.lock(hash);
         check_open(&stripe).map_err(ClaimError::from)?;
         if (stripe.live(hash, key).is_some() || stripe.candidates(hash) != candidates)
@@ -459,7 +467,7 @@ impl Engine {
     }
 
     /// Appends the removal of a key that was marked as changing; where its record ends.
-    fn write_removal(
+    pub(super) fn write_removal(
         &self,
         key: &Key,
         hash: u64,
@@ -500,7 +508,7 @@ impl Engine {
     }
 
     /// A result will not answer until its time.
-    fn discount(&self, slot: Slot, deadline_ms: u64) {
+    pub(super) fn discount(&self, slot: Slot, deadline_ms: u64) {
         if let Some(segment) = &*self.log.segments().load(slot.segment()) {
             let bytes = segment.record_bytes(slot.offset()).map_or(0, <[u8]>::len);
             segment.worth().remove(deadline_ms, bytes as u64 / 8);
@@ -536,7 +544,7 @@ enum ForgetStep {
 }
 
 /// What a removal record says of the key that it removes.
-struct Removed {
+pub(super) struct Removed {
     fingerprint: crate::fingerprint::Fingerprint,
     token: u64,
     attempt: u32,
@@ -547,6 +555,17 @@ struct Removed {
 }
 
 impl Removed {
+    pub(super) fn of_result(found: &Found) -> Self {
+        Self {
+            fingerprint: found.fingerprint,
+            token: found.stored.token,
+            attempt: found.stored.attempt,
+            created_ms: found.stored.created_ms,
+            started_ms: found.started_ms,
+            deadline_ms: found.stored.expires_ms.max(found.hides_until_ms),
+        }
+    }
+
     fn of_live(live: &Live) -> Self {
         Self {
             fingerprint: live.fingerprint,

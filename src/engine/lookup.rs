@@ -82,6 +82,8 @@ pub(crate) struct Found {
     pub(crate) slot: Slot,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) started_ms: u64,
+    /// Until when an older result would answer if this one were not there; 0 for none.
+    pub(crate) hides_until_ms: u64,
     pub(crate) stored: Stored,
 }
 
@@ -121,6 +123,7 @@ impl Located {
             slot: self.slot,
             fingerprint: record.fingerprint,
             started_ms: record.started_ms,
+            hides_until_ms: record.hides_until_ms(),
             stored: Stored::read(segment, self.slot, &record, words),
         };
         Ok(if record.is_live(now_ms) {
@@ -253,30 +256,28 @@ impl Engine {
 
     /// Looks at a key without claiming it. The answer is as durable as the level asks.
     pub(crate) async fn look(&self, key: &Key, level: Level) -> Result<Look, ClaimError> {
-        self.check_process()?;
-        key.check(self.settings.key_part_bytes_max)?;
-        let hash = self.hash(key);
-        loop {
-            match self.glance(hash, key)? {
-                Glance::Answer(look, end) => {
-                    self.reach(end, level).await?;
-                    return Ok(look);
-                }
-                // What is not written yet is nothing to tell anybody.
-                Glance::Settle => self.settled(hash, key).await?,
-            }
-        }
+        let (look, end) = self.look_written(key).await?;
+        self.reach(end, level).await?;
+        Ok(look)
     }
 
     /// Whether there is nothing of a key, be it durable or not.
     #[cfg(feature = "http")]
     pub(crate) async fn is_absent(&self, key: &Key) -> Result<bool, ClaimError> {
+        let (look, _) = self.look_written(key).await?;
+        Ok(matches!(look, Look::Absent))
+    }
+
+    /// [`look`](Self::look) without waiting for durability: the answer, and the position that it rests
+    /// on.
+    pub(crate) async fn look_written(&self, key: &Key) -> Result<(Look, u64), ClaimError> {
         self.check_process()?;
         key.check(self.settings.key_part_bytes_max)?;
         let hash = self.hash(key);
         loop {
             match self.glance(hash, key)? {
-                Glance::Answer(look, _) => return Ok(matches!(look, Look::Absent)),
+                Glance::Answer(look, end) => return Ok((look, end)),
+                // What is not written yet is nothing to tell anybody.
                 Glance::Settle => self.settled(hash, key).await?,
             }
         }

@@ -7,7 +7,8 @@
 //! wake-up happens under a stripe lock.
 //!
 //! `claim` starts an operation or tells what became of it, `finish` ends one, `progress` serves its
-//! owner in between, `settle` writes down what became of one that has none, `lookup` reads records
+//! owner in between, `settle` writes down what became of one that has none, `replace` changes a
+//! result in one step, `scan` visits results, `lookup` reads records
 //! back, `wait` waits, `open` and `close` frame it all.
 
 mod change;
@@ -20,6 +21,10 @@ mod open;
 mod places;
 mod progress;
 mod rebuild;
+#[cfg(any(test, feature = "redis", feature = "serve"))]
+mod replace;
+#[cfg(any(test, feature = "redis", feature = "serve"))]
+mod scan;
 mod settle;
 mod wait;
 
@@ -52,6 +57,8 @@ pub(crate) use self::finish::{Finish, Forgotten, Refusal};
 pub(crate) use self::lookup::{Look, Stored};
 pub(crate) use self::open::start;
 pub(crate) use self::progress::TicketParts;
+#[cfg(any(feature = "redis", feature = "serve"))]
+pub(crate) use self::replace::{Next, ReplaceError};
 pub(crate) use self::settle::Unsettled;
 pub(crate) use self::wait::Wait;
 
@@ -178,7 +185,7 @@ impl Engine {
     }
 
     /// Whether [`reach`](Self::reach) would have nothing to wait for.
-    fn is_reached(&self, end: u64, level: Level) -> bool {
+    pub(crate) fn is_reached(&self, end: u64, level: Level) -> bool {
         if mutation("taken_for_durable") {
             return true;
         }

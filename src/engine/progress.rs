@@ -213,6 +213,7 @@ impl Engine {
                 Step::Abandoned(abandoned, end) => {
                     return Err(self.abandoned(abandoned, end, request.level).await.into());
                 }
+                Step::Uncover => self.uncover(&request.key).await?,
                 Step::Again => {}
             }
         }

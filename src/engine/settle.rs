@@ -131,7 +131,7 @@ impl Engine {
                     let promised = self.promise(words).await;
                     promise = Some(promised.map_err(RoomError::into::<ClaimError>)?);
                 }
-                Step::Abandoned(..) | Step::Again => {}
+                Step::Abandoned(..) | Step::Uncover | Step::Again => {}
             }
         }
     }

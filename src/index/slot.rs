@@ -16,6 +16,9 @@ use crate::log::word::mix;
 const OFFSET_BITS: u32 = 23;
 const NUMBER_BITS: u32 = 16;
 const TAG_SHIFT: u32 = OFFSET_BITS + NUMBER_BITS;
+/// How many bits of the key's hash a slot keeps.
+#[cfg(any(test, feature = "redis", feature = "serve"))]
+pub(crate) const TAG_BITS: u32 = u64::BITS - TAG_SHIFT;
 
 /// A completed key in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,12 @@ impl Slot {
     #[inline]
     pub(crate) fn offset(self) -> u64 {
         self.0 & ((1 << OFFSET_BITS) - 1)
+    }
+
+    /// The bits of the key's hash that it kept, which no move changes.
+    #[cfg(any(test, feature = "redis", feature = "serve"))]
+    pub(crate) fn tag(self) -> u64 {
+        self.0 >> TAG_SHIFT
     }
 
     /// Whether the slot may be of a key with this hash.

@@ -119,6 +119,8 @@ pub(crate) struct Contents<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) key_lengths: (u16, u16, u16),
     pub(crate) principal: Option<&'a [u8]>,
+    /// The owner's note. In a completion, until when the result that it took the place of would have
+    /// answered, in 8 bytes, if that is longer than its own (else nothing).
     pub(crate) checkpoint: &'a [u8],
     /// `None`: done, not replayable (only for [`Kind::Complete`]).
     pub(crate) response: Option<&'a [u8]>,
@@ -435,6 +437,16 @@ impl<'a> Record<'a> {
             Kind::Claim | Kind::Checkpoint => true,
             Kind::Complete => now_ms < self.deadline_ms,
             Kind::Release | Kind::Forget => false,
+        }
+    }
+
+    /// Until when, in store time in ms, an older result of the key would answer if this record were
+    /// not there; 0 where it hides none that outlives it.
+    #[inline]
+    pub(crate) fn hides_until_ms(&self) -> u64 {
+        match (self.kind, self.checkpoint.first_chunk()) {
+            (Kind::Complete, Some(until_ms)) => u64::from_le_bytes(*until_ms),
+            _ => 0,
         }
     }
 }

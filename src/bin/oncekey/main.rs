@@ -12,6 +12,8 @@ mod json;
 mod keys;
 mod look;
 mod output;
+mod redis;
+mod serve;
 mod transfer;
 mod verify;
 
@@ -43,13 +45,14 @@ enum Command {
     Pending(look::Store),
     /// Read everything, check every checksum, and say what damage means.
     Verify(look::Store),
-    /// Write all keys that are not free to standard output, one JSON object a line.
-    Export(transfer::Export),
-    /// Read what `export` wrote. Can be repeated without harm: keys that are there stay as they are.
+    /// Write all keys that are not free to standard output, one JSON object a line; or values to Redis.
+    Export(Export),
+    /// Read what `export` wrote, or take keys over from Redis. Can be repeated without harm: keys that
+    /// are there stay as they are.
     ///
     /// Needs the store for itself. Results keep the time until which they answer; attempts and
     /// tokens begin anew. Pending keys become interrupted.
-    Import(transfer::Import),
+    Import(Import),
     /// Remove a key. Needs the store for itself; a service forgets with `Store::forget`.
     Forget(change::Forget),
     /// Say that an interrupted operation did nothing: its key is free again. Needs the store for itself.
@@ -63,6 +66,8 @@ enum Command {
     Compact(look::Store),
     /// Make a copy that can be opened. Needs the store for itself; a service calls `Store::snapshot`.
     Snapshot(change::Snapshot),
+    /// Serve a store to Redis clients, until Ctrl-C or SIGTERM. Needs the store for itself.
+    Serve(serve::Serve),
     /// Make an empty store.
     Init(look::Store),
     /// Make a new store of many completed keys, to try the tool or a service with.
@@ -74,6 +79,24 @@ enum Command {
     },
     /// Print the manual page.
     Manual,
+}
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+struct Export {
+    #[command(subcommand)]
+    elsewhere: Option<redis::ExportTo>,
+    #[command(flatten)]
+    lines: Option<transfer::Export>,
+}
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+struct Import {
+    #[command(subcommand)]
+    elsewhere: Option<redis::ImportFrom>,
+    #[command(flatten)]
+    lines: Option<transfer::Import>,
 }
 
 /// A key on the command line.
@@ -133,6 +156,11 @@ fn raise_descriptor_limit() {
     setrlimit(Resource::Nofile, raised).unwrap_or_default();
 }
 
+fn nothing_said(command: &str) -> Failure {
+    let message = format!("what to {command}? See `oncekey {command} --help`");
+    Failure::new(Exit::Usage, message)
+}
+
 fn run(command: &Command, output: &mut Output) -> Result<(), Failure> {
     match command {
         Command::Stats(arguments) => look::stats(arguments, output),
@@ -141,8 +169,17 @@ fn run(command: &Command, output: &mut Output) -> Result<(), Failure> {
         Command::Interrupted(arguments) => look::waiting(arguments, true, output),
         Command::Pending(arguments) => look::waiting(arguments, false, output),
         Command::Verify(arguments) => verify::verify(arguments, output),
-        Command::Export(arguments) => transfer::export(arguments, output),
-        Command::Import(arguments) => transfer::import(arguments, output),
+        Command::Export(arguments) => match (&arguments.elsewhere, &arguments.lines) {
+            (Some(redis::ExportTo::Redis(arguments)), _) => redis::export_all(arguments, output),
+            (None, Some(arguments)) => transfer::export(arguments, output),
+            (None, None) => Err(nothing_said("export")),
+        },
+        Command::Import(arguments) => match (&arguments.elsewhere, &arguments.lines) {
+            (Some(redis::ImportFrom::Redis(arguments)), _) => redis::import(arguments, output),
+            (None, Some(arguments)) => transfer::import(arguments, output),
+            (None, None) => Err(nothing_said("import")),
+        },
+        Command::Serve(arguments) => serve::serve(arguments, output),
         Command::Forget(arguments) => change::forget(arguments, output),
         Command::Release(arguments) => change::release(arguments, output),
         Command::Salvage(arguments) => change::salvage(arguments, output),

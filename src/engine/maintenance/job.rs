@@ -183,12 +183,18 @@ impl<'a> Pass<'a> {
                 source,
                 offset,
                 words,
-                deadline_ms: record.deadline_ms,
+                deadline_ms: record.deadline_ms.max(record.hides_until_ms()),
                 hash,
                 slot,
             };
             match (record.kind, slot) {
                 (Kind::Complete, Some(_)) if record.is_live(now_ms) => findings.keep.push(keep),
+                // It has expired, and a copy may exist of what it took the place of, which has not.
+                (Kind::Complete, Some(_))
+                    if record.token < log_start && now_ms < record.hides_until_ms() =>
+                {
+                    findings.keep.push(keep);
+                }
                 (Kind::Complete, Some(slot)) => findings.expired.push((hash, slot)),
                 // What it removed was copied only if the log has begun behind it since. Where it has
                 // expired by itself the copy answers nobody, removed or not.
