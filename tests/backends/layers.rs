@@ -168,7 +168,7 @@ async fn inbox_holds(backend: impl Backend, other_process: impl Backend) {
             assert!([mine, theirs].iter().all(|outcome| matches!(
                 outcome,
                 Outcome::Ack(_)
-                    | Outcome::Retry(inbox::RetryLater {
+                    | Outcome::RetryLater(inbox::RetryLater {
                         reason: RetryReason::InProgress { .. },
                         ..
                     })
@@ -191,7 +191,7 @@ async fn inbox_holds(backend: impl Backend, other_process: impl Backend) {
                 Err(Failure::nothing_happened("no mail server"))
             })
             .await;
-        assert!(matches!(outcome, Outcome::Retry(_)), "{outcome:?}");
+        assert!(matches!(outcome, Outcome::RetryLater(_)), "{outcome:?}");
     }
     let dead = loop {
         let outcome = theirs
@@ -251,7 +251,7 @@ async fn journal_holds(backend: impl Backend, other_process: impl Backend) {
     let Journaled::Ready(begun) = mine.begin("order-17", request()).await.expect("begun") else {
         panic!("the name is new")
     };
-    let key = begun.key().clone();
+    let key = begun.key().as_str().to_owned();
     let other = theirs.begin("order-17", request()).await.expect("looked");
     assert!(matches!(other, Journaled::InHand), "{other:?}");
 
@@ -269,7 +269,10 @@ async fn journal_holds(backend: impl Backend, other_process: impl Backend) {
     let Journaled::Ready(resumed) = resumed else {
         panic!("it can be sent: {resumed:?}")
     };
-    assert_eq!((resumed.key(), resumed.is_resumed()), (&key, true));
+    assert_eq!(
+        (resumed.key().as_str(), resumed.is_resumed()),
+        (&*key, true)
+    );
     let answer = resumed
         .send(async |attempt| {
             assert_eq!(attempt.request().body(), "two apples");

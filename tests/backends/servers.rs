@@ -21,6 +21,8 @@ pub struct Server {
     program: PathBuf,
     kind: Kind,
     port: u16,
+    /// Whether what it acknowledges outlives a loss of power.
+    is_durable: bool,
     child: Option<Child>,
 }
 
@@ -61,9 +63,20 @@ fn find(names: &[&str], package: &str) -> Option<PathBuf> {
 impl Server {
     /// A new PostgreSQL, unless there is none on this machine.
     pub fn postgres() -> Option<Self> {
+        Self::new_postgres(false)
+    }
+
+    /// One as it comes, which syncs every commit.
+    #[allow(dead_code, reason = "a benchmark's")]
+    pub fn durable_postgres() -> Option<Self> {
+        Self::new_postgres(true)
+    }
+
+    fn new_postgres(is_durable: bool) -> Option<Self> {
         let program = find(&["postgres"], "postgresql")?;
         let initdb = find(&["initdb"], "postgresql")?;
         let mut server = Self::new(program, Kind::Postgres);
+        server.is_durable = is_durable;
         let mut command = Command::new(initdb);
         command
             .args([
@@ -117,6 +130,7 @@ impl Server {
             program,
             kind,
             port,
+            is_durable: false,
             child: None,
         }
     }
@@ -148,12 +162,13 @@ impl Server {
                     .arg("-D")
                     .arg(self.data())
                     .args(["-p", &port, "-k", &directory]);
-                // What a killed process wrote is in the page cache: enough here.
-                for setting in [
-                    "listen_addresses=127.0.0.1",
-                    "fsync=off",
-                    "max_connections=200",
-                ] {
+                // What a killed process wrote is in the page cache: enough for tests.
+                let fsync = if self.is_durable {
+                    "fsync=on"
+                } else {
+                    "fsync=off"
+                };
+                for setting in ["listen_addresses=127.0.0.1", fsync, "max_connections=200"] {
                     command.args(["-c", setting]);
                 }
             }
