@@ -14,7 +14,7 @@
 mod change;
 mod claim;
 mod finish;
-pub(crate) mod identity;
+mod identity;
 mod lookup;
 mod maintenance;
 mod open;
