@@ -1,4 +1,4 @@
-//! A server that Redis clients talk to: the commands that deduplicate, over TCP or a Unix socket.
+//! A server that Redis clients talk to: the commands that deduplicate, over TCP, TLS or a Unix socket.
 //!
 //! ```no_run
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -51,6 +51,8 @@ mod reply;
 mod request;
 mod server;
 mod session;
+mod tls;
 
 pub use self::options::{ServeError, ServeOptions};
 pub use self::server::{Server, Shutdown};
+pub use self::tls::TlsFiles;

@@ -6,11 +6,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::tls::TlsFiles;
+
 /// Options of a [`Server`](super::Server). Nothing is listened to unless said.
 #[derive(Clone)]
 #[must_use = "options do nothing until a server is started with them"]
 pub struct ServeOptions {
     pub(super) tcp: Vec<SocketAddr>,
+    pub(super) tls: Vec<(SocketAddr, TlsFiles)>,
     pub(super) unix: Vec<PathBuf>,
     pub(super) scope: Vec<u8>,
     pub(super) user: String,
@@ -22,12 +25,15 @@ pub struct ServeOptions {
     pub(super) output_bytes_max: usize,
     pub(super) idle: Duration,
     pub(super) stall: Duration,
+    pub(super) handshake: Duration,
+    pub(super) handshakes_max: usize,
 }
 
 impl Default for ServeOptions {
     fn default() -> Self {
         Self {
             tcp: Vec::new(),
+            tls: Vec::new(),
             unix: Vec::new(),
             scope: b"redis".to_vec(),
             user: "default".to_owned(),
@@ -39,6 +45,8 @@ impl Default for ServeOptions {
             output_bytes_max: 8 << 20,
             idle: Duration::from_secs(60 * 60),
             stall: Duration::from_secs(60),
+            handshake: Duration::from_secs(10),
+            handshakes_max: 1_000,
         }
     }
 }
@@ -52,6 +60,13 @@ impl ServeOptions {
     /// Listens at this address. One that is not of this machine alone needs a password.
     pub fn tcp(mut self, address: SocketAddr) -> Self {
         self.tcp.push(address);
+        self
+    }
+
+    /// Listens at this address for clients that speak TLS. One that is not of this machine alone needs a
+    /// password or certificates of clients. Plain addresses may be listened to beside it.
+    pub fn tls(mut self, address: SocketAddr, files: TlsFiles) -> Self {
+        self.tls.push((address, files));
         self
     }
 
@@ -115,6 +130,18 @@ impl ServeOptions {
         self.stall = timeout;
         self
     }
+
+    /// How long a TLS handshake may take: ten seconds by default.
+    pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.handshake = timeout;
+        self
+    }
+
+    /// TLS handshakes at once: 1,000 by default. One more is hung up on.
+    pub fn max_handshakes(mut self, handshakes: usize) -> Self {
+        self.handshakes_max = handshakes;
+        self
+    }
 }
 
 /// Does not show the password.
@@ -122,6 +149,7 @@ impl fmt::Debug for ServeOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServeOptions")
             .field("tcp", &self.tcp)
+            .field("tls", &self.tls)
             .field("unix", &self.unix)
             .field("has_password", &self.password.is_some())
             .finish_non_exhaustive()
@@ -139,6 +167,13 @@ pub enum ServeError {
     },
     /// The scope is longer than the store takes.
     Scope,
+    /// A file of TLS can't be read, or does not go with the others.
+    Tls {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// It can't be listened to.
     Listen {
         /// Address or path.
@@ -156,6 +191,7 @@ impl fmt::Display for ServeError {
                 "{address} can be reached by other machines and there is no password; set one, listen \
                  at a loopback address, or allow it explicitly"
             ),
+            Self::Tls { file, source } => write!(f, "{}: {source}", file.display()),
             Self::Scope => {
                 f.write_str("the scope is longer than a part of a key may be in this store")
             }
@@ -168,6 +204,7 @@ impl std::error::Error for ServeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Listen { source, .. } => Some(source),
+            Self::Tls { source, .. } => Some(&**source),
             Self::Unprotected { .. } | Self::Scope => None,
         }
     }

@@ -10,13 +10,15 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
 use super::command::Guards;
 use super::connection;
 use super::options::{ServeError, ServeOptions};
 use super::session::Shared;
+use super::tls::{self, TlsFiles};
 use crate::store::Store;
 use crate::values::Values;
 
@@ -54,22 +56,31 @@ impl Server {
         if options.scope.len() > store.settings().key_part_bytes_max {
             return Err(ServeError::Scope);
         }
-        for address in &options.tcp {
-            let is_protected = options.password.is_some() || options.allow_public;
+        let plain = options.tcp.iter().map(|address| (address, None));
+        let tls = options.tls.iter();
+        let tls = tls.map(|(address, files)| (address, Some(files)));
+        let wanted: Vec<_> = plain.chain(tls).collect();
+        for (address, files) in &wanted {
+            let is_protected = options.password.is_some()
+                || options.allow_public
+                || files.is_some_and(TlsFiles::knows_clients);
             if !address.ip().is_loopback() && !is_protected {
-                return Err(ServeError::Unprotected { address: *address });
+                return Err(ServeError::Unprotected { address: **address });
             }
         }
         let (mut tcp, mut unix) = (Vec::new(), Vec::new());
-        for address in &options.tcp {
+        for (address, files) in wanted {
+            let acceptor = files.map(TlsFiles::acceptor).transpose()?;
             let bound = TcpListener::bind(address).await;
-            tcp.push(bound.map_err(|source| listen(address.to_string(), source))?);
+            let bound = bound.map_err(|source| listen(address.to_string(), source))?;
+            tcp.push((bound, acceptor));
         }
         for path in &options.unix {
             let bound = bind_unix(path).await;
             unix.push(bound.map_err(|source| listen(path.display().to_string(), source))?);
         }
-        let addresses: io::Result<Vec<_>> = tcp.iter().map(TcpListener::local_addr).collect();
+        let addresses = tcp.iter().map(|(listener, _)| listener.local_addr());
+        let addresses: io::Result<Vec<_>> = addresses.collect();
         let addresses = addresses.map_err(|source| listen("TCP".to_owned(), source))?;
         let (stop, stopped) = watch::channel(false);
         let paths = options.unix.clone();
@@ -77,16 +88,18 @@ impl Server {
             values: Values::new(&store, &options.scope),
             store,
             guards: Guards::default(),
+            handshakes: Semaphore::new(options.handshakes_max.min(Semaphore::MAX_PERMITS)),
             options,
             started: Instant::now(),
             clients: AtomicUsize::new(0),
             next_client: AtomicU64::new(1),
         });
         let mut listeners = JoinSet::new();
-        for listener in tcp {
+        for (listener, acceptor) in tcp {
             listeners.spawn(accept(
                 Arc::clone(&shared),
                 stopped.clone(),
+                acceptor,
                 async move || {
                     let (stream, _) = listener.accept().await?;
                     stream.set_nodelay(true)?;
@@ -98,6 +111,7 @@ impl Server {
             listeners.spawn(accept(
                 Arc::clone(&shared),
                 stopped.clone(),
+                None,
                 async move || listener.accept().await.map(|(stream, _)| stream),
             ));
         }
@@ -109,7 +123,8 @@ impl Server {
         })
     }
 
-    /// The addresses that are listened to, with the ports that the system chose.
+    /// The addresses that are listened to, with the ports that the system chose: the plain ones, then
+    /// those of TLS, in the order in which they were given.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.tcp
     }
@@ -168,6 +183,7 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
 async fn accept<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     shared: Arc<Shared>,
     mut stopped: watch::Receiver<bool>,
+    acceptor: Option<TlsAcceptor>,
     next: impl AsyncFn() -> io::Result<S>,
 ) -> JoinSet<()> {
     let mut clients = JoinSet::new();
@@ -180,7 +196,7 @@ async fn accept<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         match accepted {
             Ok(stream) => {
                 let (shared, stopped) = (Arc::clone(&shared), stopped.clone());
-                clients.spawn(attend(stream, shared, stopped));
+                clients.spawn(attend(stream, acceptor.clone(), shared, stopped));
             }
             Err(error) => {
                 tracing::warn!(%error, "a client could not be accepted");
@@ -192,15 +208,30 @@ async fn accept<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 
 async fn attend<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
+    acceptor: Option<TlsAcceptor>,
     shared: Arc<Shared>,
-    stopped: watch::Receiver<bool>,
+    mut stopped: watch::Receiver<bool>,
 ) {
     let counted = Counted(&shared);
-    if shared.clients.fetch_add(1, Ordering::Relaxed) >= shared.options.clients_max {
-        let refusal = stream.write_all(b"-ERR max number of clients reached\r\n");
-        drop(tokio::time::timeout(AFTER_FAILURE, refusal).await);
-    } else {
-        connection::serve(stream, &shared, stopped).await;
+    let is_one_too_many =
+        shared.clients.fetch_add(1, Ordering::Relaxed) >= shared.options.clients_max;
+    match acceptor {
+        // One that speaks TLS would not understand.
+        Some(_) if is_one_too_many => {}
+        None if is_one_too_many => {
+            let refusal = stream.write_all(b"-ERR max number of clients reached\r\n");
+            drop(tokio::time::timeout(AFTER_FAILURE, refusal).await);
+        }
+        None => connection::serve(stream, &shared, stopped).await,
+        Some(acceptor) => {
+            let stream = tokio::select! {
+                stream = tls::shake_hands(&acceptor, stream, &shared) => stream,
+                _ = stopped.wait_for(|stopped| *stopped) => None,
+            };
+            if let Some(stream) = stream {
+                connection::serve(stream, &shared, stopped).await;
+            }
+        }
     }
     drop(counted);
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 
 use super::command::Guards;
 use super::options::ServeOptions;
@@ -21,6 +22,8 @@ pub(super) struct Shared {
     pub(super) options: ServeOptions,
     pub(super) started: Instant,
     pub(super) clients: AtomicUsize,
+    /// A permit for each TLS handshake that may be under way.
+    pub(super) handshakes: Semaphore,
     pub(super) next_client: AtomicU64,
 }
 

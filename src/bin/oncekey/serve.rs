@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use oncekey::Durability;
-use oncekey::serve::{ServeOptions, Server};
+use oncekey::serve::{ServeOptions, Server, TlsFiles};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -31,9 +31,23 @@ enum Survives {
 pub(crate) struct Serve {
     /// Directory of the store; made if it does not exist.
     directory: PathBuf,
-    /// Address to listen at; may be given more than once. 127.0.0.1:6379 if there is no --unix either.
+    /// Address to listen at; may be given more than once. 127.0.0.1:6379 if there is no --tls or --unix
+    /// either.
     #[arg(long)]
     tcp: Vec<SocketAddr>,
+    /// Address to listen at for clients that speak TLS; may be given more than once.
+    #[arg(long, requires = "tls_cert")]
+    tls: Vec<SocketAddr>,
+    /// File of the server's certificate in PEM, followed by those that lead to its authority. Read once:
+    /// restart the server when it is renewed.
+    #[arg(long, requires_all = ["tls", "tls_key"])]
+    tls_cert: Option<PathBuf>,
+    /// File of the certificate's private key, in PEM.
+    #[arg(long, requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// File of authorities in PEM: only clients with a certificate of one of them get in by TLS.
+    #[arg(long, requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
     /// Path of a Unix socket to listen at; may be given more than once.
     #[arg(long)]
     unix: Vec<PathBuf>,
@@ -112,11 +126,20 @@ impl Serve {
             .user(&self.user)
             .max_clients(self.max_clients)
             .idle_timeout(Duration::from_secs(self.idle_seconds));
-        if self.tcp.is_empty() && self.unix.is_empty() {
+        if self.tcp.is_empty() && self.tls.is_empty() && self.unix.is_empty() {
             options = options.tcp(SocketAddr::from(([127, 0, 0, 1], 6_379)));
         }
         for address in &self.tcp {
             options = options.tcp(*address);
+        }
+        if let (Some(certificates), Some(key)) = (&self.tls_cert, &self.tls_key) {
+            let mut files = TlsFiles::new(certificates, key);
+            if let Some(authorities) = &self.tls_client_ca {
+                files = files.client_authorities(authorities);
+            }
+            for address in &self.tls {
+                options = options.tls(*address, files.clone());
+            }
         }
         for path in &self.unix {
             options = options.unix(path);
