@@ -175,7 +175,7 @@ async fn find_and_run(
         "set" => strings::set(values, arguments).await,
         "setnx" | "setex" | "psetex" => strings::set_short(values, command.name, arguments).await,
         "get" | "strlen" | "type" => strings::look(values, command.name, arguments).await,
-        "mget" => strings::get_many(values, arguments).await,
+        "mget" => strings::get_many(values, arguments, shared.options.output_bytes_max).await,
         "getdel" => strings::get_and_remove(values, arguments).await,
         "getex" => expiry::get_and_expire(values, arguments).await,
         "expire" | "pexpire" | "expireat" | "pexpireat" => {

@@ -163,11 +163,11 @@ fn number_line(input: &mut BytesMut, error: ProtocolError) -> Result<Option<i64>
     Ok(Some(number))
 }
 
-/// A number as Redis takes it: digits, with a minus before them perhaps, and nothing else.
+/// A number as Redis takes it: as it would write it, so without zeros before it or a plus.
 pub(super) fn integer(bytes: &[u8]) -> Option<i64> {
-    let is_plain = !bytes.starts_with(b"+");
-    let text = std::str::from_utf8(bytes).ok().filter(|_| is_plain)?;
-    text.parse().ok()
+    let text = std::str::from_utf8(bytes).ok()?;
+    let number: i64 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
 }
 
 /// Takes a line of words.

@@ -77,10 +77,7 @@ impl TlsFiles {
     }
 }
 
-fn refused(
-    file: &Path,
-    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-) -> ServeError {
+fn refused(file: &Path, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ServeError {
     ServeError::Tls {
         file: file.to_owned(),
         source: source.into(),

@@ -3,4 +3,5 @@
 mod beside_a_service;
 mod errors;
 mod keys;
+mod shadow;
 mod world;

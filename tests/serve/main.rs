@@ -1,11 +1,13 @@
 //! Real clients and hostile ones, against the server as a process of its own.
 
+mod differential;
 mod migration;
+mod tls;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use std::time::Duration;
 /// The server, killed when dropped.
 struct Served {
     process: Child,
+    output: BufReader<ChildStdout>,
     address: String,
 }
 
@@ -26,14 +29,22 @@ impl Served {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut line = String::new();
-        let output = process.stdout.take().unwrap();
-        BufReader::new(output).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening at ").unwrap();
-        Self {
-            address: address.to_owned(),
+        let output = BufReader::new(process.stdout.take().unwrap());
+        let mut served = Self {
             process,
-        }
+            output,
+            address: String::new(),
+        };
+        served.address = served.next_address();
+        served
+    }
+
+    /// The next address that it says it listens at.
+    fn next_address(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening at ");
+        address.unwrap_or_else(|| panic!("{line:?}")).to_owned()
     }
 
     fn client(&self) -> redis::Connection {
@@ -353,6 +364,52 @@ fn a_client_that_reads_late_gets_every_answer_in_order() {
         assert_eq!(answer, *format!("$8\r\n{at:08}\r\n").as_bytes());
     }
     sender.join().unwrap();
+}
+
+/// A short request for much is refused before it is all in memory.
+#[test]
+fn an_answer_of_many_values_is_bounded() {
+    let directory = tempfile::tempdir().unwrap();
+    let served = Served::start(directory.path(), &["--durability", "buffered"]);
+    let mut client = served.client();
+    let value = vec![b'v'; 1_000_000];
+    redis::cmd("SET")
+        .arg("large")
+        .arg(&value)
+        .exec(&mut client)
+        .unwrap();
+    let many = |count: usize| {
+        let mut command = redis::cmd("MGET");
+        command.arg(vec!["large"; count]);
+        command
+    };
+    let found: Vec<Vec<u8>> = many(8).query(&mut client).unwrap();
+    assert!(found.len() == 8 && found.iter().all(|found| *found == value));
+    let error = many(60_000).exec(&mut client).unwrap_err();
+    assert!(error.to_string().contains("fewer keys"), "{error}");
+    assert_eq!(run::<String>(&mut client, "PING").unwrap(), "PONG");
+}
+
+#[test]
+fn names_of_clients_are_short_words() {
+    let directory = tempfile::tempdir().unwrap();
+    let served = Served::start(directory.path(), &[]);
+    let mut client = served.client();
+    let long = "x".repeat(256);
+    for name in ["two words".to_owned(), "line\n".to_owned(), long] {
+        for words in [["CLIENT", "SETNAME"].as_slice(), &["HELLO", "3", "SETNAME"]] {
+            let error = redis::cmd(words[0])
+                .arg(&words[1..])
+                .arg(&name)
+                .exec(&mut client);
+            assert!(error.unwrap_err().code() == Some("ERR"));
+        }
+    }
+    run::<String>(&mut client, "CLIENT SETNAME worker-7").unwrap();
+    assert_eq!(
+        run::<String>(&mut client, "CLIENT GETNAME").unwrap(),
+        "worker-7"
+    );
 }
 
 #[test]

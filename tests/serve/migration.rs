@@ -12,10 +12,10 @@ use redis::Connection;
 use super::{Served, run};
 
 /// A real Redis without files, killed when dropped.
-struct RealRedis(Child);
+pub(crate) struct RealRedis(Child);
 
 impl RealRedis {
-    fn start(directory: &std::path::Path) -> Option<(Self, Connection)> {
+    pub(crate) fn start(directory: &std::path::Path) -> Option<(Self, Connection)> {
         let socket = directory.join("redis.sock");
         let started = Command::new("redis-server")
             .args(["--port", "0", "--save", "", "--unixsocket"])

@@ -14,6 +14,7 @@ mod look;
 mod output;
 mod redis;
 mod serve;
+mod shadow;
 mod transfer;
 mod verify;
 
@@ -68,6 +69,10 @@ enum Command {
     Snapshot(change::Snapshot),
     /// Serve a store to Redis clients, until Ctrl-C or SIGTERM. Needs the store for itself.
     Serve(serve::Serve),
+    /// Add up what services found while they compared a store with another table, and list differences.
+    ///
+    /// Exits with 1 where there are any.
+    Shadow(shadow::Shadow),
     /// Make an empty store.
     Init(look::Store),
     /// Make a new store of many completed keys, to try the tool or a service with.
@@ -182,6 +187,7 @@ fn run(command: &Command, output: &mut Output) -> Result<(), Failure> {
             (None, None) => Err(nothing_said("import")),
         },
         Command::Serve(arguments) => serve::serve(arguments, output),
+        Command::Shadow(arguments) => shadow::shadow(arguments, output),
         Command::Forget(arguments) => change::forget(arguments, output),
         Command::Release(arguments) => change::release(arguments, output),
         Command::Salvage(arguments) => change::salvage(arguments, output),

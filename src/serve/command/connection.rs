@@ -7,7 +7,11 @@ use bytes::Bytes;
 use super::{COMMANDS, Command, Failure};
 use crate::serve::glob;
 use crate::serve::reply::{OK, Protocol, Reply};
+use crate::serve::request::integer;
 use crate::serve::session::{Session, Shared};
+
+/// Bytes of a client's name.
+const NAME_BYTES_MAX: usize = 255;
 
 /// The version of Redis whose answers these are like.
 const REDIS_VERSION: &str = "7.2.0";
@@ -21,6 +25,10 @@ pub(super) fn run(
     match (name, arguments) {
         ("ping", []) => Ok(Reply::Simple("PONG")),
         ("ping" | "echo", [message]) => Ok(Reply::Bulk(message.clone())),
+        ("ping", _) => Err(Failure::new(
+            "ERR wrong number of arguments for 'ping' command",
+        )),
+        ("select", [index]) if integer(index).is_none() => Err(Failure::not_integer()),
         ("select", [index]) if **index == *b"0" => Ok(OK),
         ("select", _) => Err(Failure::new("ERR DB index is out of range")),
         ("quit", _) => {
@@ -87,7 +95,7 @@ fn hello(session: &mut Session, shared: &Shared, arguments: &[Bytes]) -> Result<
                 rest
             }
             [option, given, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
-                name = Some(given.clone());
+                name = Some(client_name(given)?);
                 rest
             }
             _ => return Err(Failure::new("ERR Syntax error in HELLO option")),
@@ -117,11 +125,26 @@ fn hello(session: &mut Session, shared: &Shared, arguments: &[Bytes]) -> Result<
     ]))
 }
 
+/// A name as it is kept: for itself, not with the bytes that it came with.
+fn client_name(name: &[u8]) -> Result<Bytes, Failure> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Failure::new(format!(
+            "ERR a client's name is at most {NAME_BYTES_MAX} bytes"
+        )));
+    }
+    if !name.iter().all(u8::is_ascii_graphic) {
+        return Err(Failure::new(
+            "ERR Client names cannot contain spaces, newlines or special characters.",
+        ));
+    }
+    Ok(Bytes::copy_from_slice(name))
+}
+
 fn client(session: &mut Session, what: &[u8], rest: &[Bytes]) -> Result<Reply, Failure> {
     match (&what.to_ascii_uppercase()[..], rest) {
         (b"SETINFO", [_, _]) | (b"NO-EVICT" | b"NO-TOUCH", [_]) => Ok(OK),
         (b"SETNAME", [name]) => {
-            session.name = name.clone();
+            session.name = client_name(name)?;
             Ok(OK)
         }
         (b"GETNAME", []) if session.name.is_empty() => Ok(Reply::Null),

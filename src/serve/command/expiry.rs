@@ -26,14 +26,32 @@ pub(super) fn deadline(expiry: Option<Expiry>, now_ms: u64) -> u64 {
     }
 }
 
-impl Expiry {
-    /// Of `EX`, `PX`, `EXAT` or `PXAT` and its number, which is above zero.
-    pub(super) fn parse(
+/// A number and its unit, as they were given. What options there are is looked at before any number is,
+/// as Redis does.
+#[derive(Clone, Debug)]
+pub(super) struct Time {
+    number: Bytes,
+    ms: i64,
+    is_absolute: bool,
+}
+
+impl Time {
+    pub(super) fn new(number: &Bytes, ms: i64, is_absolute: bool) -> Self {
+        Self {
+            number: number.clone(),
+            ms,
+            is_absolute,
+        }
+    }
+
+    /// Of `EX`, `PX`, `EXAT` or `PXAT` and what follows it. One that stands there twice counts as it was
+    /// given last; two different ones contradict each other.
+    pub(super) fn option(
         unit: &[u8],
         number: Option<&Bytes>,
-        command: &str,
+        before: Option<&Self>,
     ) -> Result<Self, Failure> {
-        let (times, is_absolute) = match unit {
+        let (ms, is_absolute) = match unit {
             b"EX" => (1_000, false),
             b"PX" => (1, false),
             b"EXAT" => (1_000, true),
@@ -41,19 +59,35 @@ impl Expiry {
             _ => return Err(Failure::syntax()),
         };
         let number = number.ok_or_else(Failure::syntax)?;
-        let number = integer(number).ok_or_else(Failure::not_integer)?;
-        let ms = u64::try_from(number).ok().filter(|number| *number > 0);
-        let ms = ms
-            .and_then(|number| number.checked_mul(times))
-            .filter(|ms| *ms < NEVER_MS);
-        let invalid = || Failure::new(format!("ERR invalid expire time in '{command}' command"));
-        let ms = ms.ok_or_else(invalid)?;
-        Ok(if is_absolute {
-            Self::At(ms)
-        } else {
-            Self::In(ms)
+        match before {
+            Some(other) if (other.ms, other.is_absolute) != (ms, is_absolute) => {
+                Err(Failure::syntax())
+            }
+            _ => Ok(Self::new(number, ms, is_absolute)),
+        }
+    }
+
+    /// In ms, below zero too.
+    fn milliseconds(&self, command: &str) -> Result<i64, Failure> {
+        let number = integer(&self.number).ok_or_else(Failure::not_integer)?;
+        let ms = number.checked_mul(self.ms);
+        ms.filter(|ms| *ms < NEVER_MS as i64)
+            .ok_or_else(|| invalid(command))
+    }
+
+    /// When a value is to expire: above zero.
+    pub(super) fn expiry(&self, command: &str) -> Result<Expiry, Failure> {
+        let ms = u64::try_from(self.milliseconds(command)?).ok();
+        let ms = ms.filter(|ms| *ms > 0).ok_or_else(|| invalid(command))?;
+        Ok(match self.is_absolute {
+            true => Expiry::At(ms),
+            false => Expiry::In(ms),
         })
     }
+}
+
+fn invalid(command: &str) -> Failure {
+    Failure::new(format!("ERR invalid expire time in '{command}' command"))
 }
 
 /// The old value, to be kept until then.
@@ -73,14 +107,27 @@ pub(super) async fn get_and_expire(
     values: &Values,
     arguments: &[Bytes],
 ) -> Result<Answer, Failure> {
-    let (key, expiry) = match arguments {
-        [key] => (key, None),
-        [key, option] if option.eq_ignore_ascii_case(b"PERSIST") => (key, Some(None)),
-        [key, unit, number] => {
-            let expiry = Expiry::parse(&unit.to_ascii_uppercase(), Some(number), "getex")?;
-            (key, Some(Some(expiry)))
+    let [key, options @ ..] = arguments else {
+        return Err(Failure::syntax());
+    };
+    let (mut time, mut persists, mut rest) = (None, false, options.iter());
+    while let Some(option) = rest.next() {
+        match &option.to_ascii_uppercase()[..] {
+            b"PERSIST" => persists = true,
+            unit => time = Some(Time::option(unit, rest.next(), time.as_ref())?),
         }
-        _ => return Err(Failure::syntax()),
+    }
+    let expiry = match &time {
+        Some(_) if persists => return Err(Failure::syntax()),
+        Some(time) => match time.expiry("getex") {
+            Ok(expiry) => Some(Some(expiry)),
+            // Of an absent key Redis looks at no number.
+            Err(failure) => {
+                let (value, end) = values.look(key).await?;
+                return value.map_or(Ok((Reply::Null, end)), |_| Err(failure));
+            }
+        },
+        None => persists.then_some(None),
     };
     let mut before = None;
     let end = values.change(key, |old, now_ms| {
@@ -103,14 +150,6 @@ pub(super) async fn expire(
     let [key, number, conditions @ ..] = arguments else {
         return Err(Failure::syntax());
     };
-    let number = integer(number).ok_or_else(Failure::not_integer)?;
-    let times = if name.starts_with('p') { 1 } else { 1_000 };
-    let is_absolute = name.ends_with("at");
-    let invalid = || Failure::new(format!("ERR invalid expire time in '{name}' command"));
-    let ms = number
-        .checked_mul(times)
-        .filter(|ms| ms.unsigned_abs() < NEVER_MS);
-    let ms = ms.ok_or_else(invalid)?;
     let [mut nx, mut xx, mut gt, mut lt] = [false; 4];
     for condition in conditions {
         match &condition.to_ascii_uppercase()[..] {
@@ -126,11 +165,19 @@ pub(super) async fn expire(
             }
         }
     }
-    if nx && (xx || gt || lt) || gt && lt {
+    if nx && (xx || gt || lt) {
         return Err(Failure::new(
             "ERR NX and XX, GT or LT options at the same time are not compatible",
         ));
     }
+    if gt && lt {
+        return Err(Failure::new(
+            "ERR GT and LT options at the same time are not compatible",
+        ));
+    }
+    let is_absolute = name.ends_with("at");
+    let unit_ms = if name.starts_with('p') { 1 } else { 1_000 };
+    let ms = Time::new(number, unit_ms, is_absolute).milliseconds(name)?;
     let mut is_done = false;
     let end = values.change(key, |old, now_ms| {
         is_done = false;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::expiry::{Expiry, deadline};
+use super::expiry::{Expiry, Time, deadline};
 use super::{Answer, Failure};
 use crate::engine::Next;
 use crate::serve::reply::{OK, Reply};
@@ -20,26 +20,21 @@ struct Set {
 
 impl Set {
     fn parse(options: &[Bytes]) -> Result<Self, Failure> {
-        let mut set = Self::default();
-        let mut rest = options.iter();
+        let (mut set, mut time, mut rest) = (Self::default(), None, options.iter());
         while let Some(option) = rest.next() {
-            let upper = option.to_ascii_uppercase();
-            match &upper[..] {
+            match &option.to_ascii_uppercase()[..] {
                 b"NX" => set.only_new = true,
                 b"XX" => set.only_old = true,
                 b"GET" => set.gives_old = true,
                 b"KEEPTTL" => set.keeps_expiry = true,
-                unit if set.expiry.is_none() => {
-                    set.expiry = Some(Expiry::parse(unit, rest.next(), "set")?);
-                }
-                _ => return Err(Failure::syntax()),
+                unit => time = Some(Time::option(unit, rest.next(), time.as_ref())?),
             }
         }
-        let is_contradiction =
-            set.only_new && set.only_old || set.keeps_expiry && set.expiry.is_some();
+        let is_contradiction = set.only_new && set.only_old || set.keeps_expiry && time.is_some();
         if is_contradiction {
             return Err(Failure::syntax());
         }
+        set.expiry = time.map(|time| time.expiry("set")).transpose()?;
         Ok(set)
     }
 
@@ -102,9 +97,9 @@ pub(super) async fn set_short(
             (key, value, set)
         }
         [key, time, value] => {
-            let unit: &[u8] = if name == "setex" { b"EX" } else { b"PX" };
+            let unit_ms = if name == "setex" { 1_000 } else { 1 };
             let set = Set {
-                expiry: Some(Expiry::parse(unit, Some(time), name)?),
+                expiry: Some(Time::new(time, unit_ms, false).expiry(name)?),
                 ..Set::default()
             };
             (key, value, set)
@@ -135,10 +130,22 @@ pub(super) async fn look(
     Ok((reply, end))
 }
 
-pub(super) async fn get_many(values: &Values, keys: &[Bytes]) -> Result<Answer, Failure> {
-    let (mut replies, mut newest) = (Vec::with_capacity(keys.len()), 0);
+/// `MGET`, of which all values together are at most so many bytes: a request of a few bytes must not
+/// make an answer that fills the memory.
+pub(super) async fn get_many(
+    values: &Values,
+    keys: &[Bytes],
+    bytes_max: usize,
+) -> Result<Answer, Failure> {
+    let (mut replies, mut newest, mut bytes) = (Vec::with_capacity(keys.len()), 0, 0);
     for key in keys {
         let (value, end) = values.look(key).await?;
+        bytes += value.as_ref().map_or(0, |value| value.bytes.len());
+        if bytes > bytes_max && keys.len() > 1 {
+            return Err(Failure::new(format!(
+                "ERR the values are over {bytes_max} bytes together: ask for fewer keys at once"
+            )));
+        }
         replies.push(Reply::bulk_or_null(value.map(|value| value.bytes)));
         newest = newest.max(end);
     }
