@@ -13,6 +13,7 @@ use crate::limit_reached::LimitReached;
 use crate::operation::Operation;
 use crate::options::ClaimOptionsError;
 use crate::token::Token;
+use crate::version::{AttachmentError, StaleVersion, VersionGap};
 
 /// Why the store as a whole refuses: the part that every call shares.
 #[derive(Clone, Debug)]
@@ -259,6 +260,13 @@ pub enum WriteError {
     /// No room under [`Options::max_disk_bytes`](crate::Options::max_disk_bytes): nothing was
     /// written and the guard still holds the key.
     LimitReached(LimitReached),
+    /// An entity has a newer version already: nothing was written and the guard still holds the key.
+    StaleVersion(StaleVersion),
+    /// Versions of an entity are missing: nothing was written and the guard still holds the key.
+    VersionGap(VersionGap),
+    /// What was to be stored with the completion cannot be: nothing was written and the guard still
+    /// holds the key.
+    Attachment(AttachmentError),
     /// The record was written but its sync failed: whether it survives a power loss is unknown.
     OutcomeUnknown(Unavailable),
     /// The record was written but can't be read back.
@@ -294,6 +302,9 @@ impl fmt::Display for WriteError {
             }
             Self::Options(error) => error.fmt(f),
             Self::TicketNeedsLease => f.write_str("a ticket needs a claim with Lease::For"),
+            Self::StaleVersion(error) => error.fmt(f),
+            Self::VersionGap(error) => error.fmt(f),
+            Self::Attachment(error) => error.fmt(f),
             Self::OutOfSpace(error) => error.fmt(f),
             Self::LimitReached(error) => error.fmt(f),
             Self::OutcomeUnknown(error) => {
@@ -311,6 +322,9 @@ impl std::error::Error for WriteError {
             Self::Options(error) => Some(error),
             Self::OutOfSpace(error) => Some(error),
             Self::LimitReached(error) => Some(error),
+            Self::StaleVersion(error) => Some(error),
+            Self::VersionGap(error) => Some(error),
+            Self::Attachment(error) => Some(error),
             Self::OutcomeUnknown(error) | Self::Unavailable(error) => Some(error),
             Self::Damaged(error) => Some(error),
             _ => None,
@@ -454,5 +468,6 @@ convert! {
     OutOfSpace => WriteError::OutOfSpace,
     LimitReached => WriteError::LimitReached,
     Unavailable => WriteError::Unavailable,
+    AttachmentError => WriteError::Attachment,
     ClaimError => AdminError::Claim,
 }

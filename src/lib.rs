@@ -236,7 +236,9 @@ mod claim;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod clock;
+mod completion;
 mod corruption;
+mod domain;
 mod engine;
 mod error;
 mod fingerprint;
@@ -270,6 +272,7 @@ mod stored_response;
 mod ticket;
 mod timer;
 mod token;
+mod version;
 
 pub use self::public::*;
 
@@ -292,6 +295,7 @@ pub mod testing {
 mod public {
     pub use crate::claim::{Claim, InProgress, Mismatch, Saved, TooLate};
     pub use crate::clock::{Clock, ManualClock, SystemClock};
+    pub use crate::completion::Completion;
     pub use crate::corruption::{Corruption, Damage};
     pub use crate::error::{
         Abandoned, AccessDenied, AdminError, ClaimError, Damaged, FinishError, OutOfSpace,
@@ -305,7 +309,7 @@ mod public {
     #[cfg(feature = "metrics")]
     pub use crate::metrics::describe_metrics;
     pub use crate::open_error::OpenError;
-    pub use crate::operation::{Completion, Operation, Previous};
+    pub use crate::operation::{Operation, Previous};
     pub use crate::options::{
         ClaimOptions, ClaimOptionsError, Durability, Lease, Options, OptionsError, Recovery,
     };
@@ -317,4 +321,5 @@ mod public {
     pub use crate::store::{Forget, Store};
     pub use crate::ticket::{ResumeError, Ticket, TicketError};
     pub use crate::token::Token;
+    pub use crate::version::{AttachmentError, EntityVersion, Expected, StaleVersion, VersionGap};
 }

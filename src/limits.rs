@@ -20,6 +20,8 @@
 //! | waiters for one key | 0 | 1,024 | 16,777,216 | [`max_waiters_per_key`] |
 //! | waiters in all | 0 | 65,536 | 16,777,216 | [`max_waiters`] |
 //! | retention | 1 s | 24 h | 3,653 days | [`retention`] |
+//! | retention of versions | 1 s | 365 days | 3,653 days | [`version_retention`] |
+//! | messages and versions in one completion | 0 | | 256 | |
 //! | lease | 1 ms | none | 3,653 days | [`lease`] |
 //! | bytes a second of maintenance | 64 KiB | 64 MiB | 16 GiB | [`maintenance_rate`] |
 //! | clock jump at open | 0 | 30 days | | [`max_clock_jump`] |
@@ -34,6 +36,7 @@
 //! [`max_waiters_per_key`]: crate::Options::max_waiters_per_key
 //! [`max_waiters`]: crate::Options::max_waiters
 //! [`retention`]: crate::Options::retention
+//! [`version_retention`]: crate::Options::version_retention
 //! [`lease`]: crate::Options::lease
 //! [`maintenance_rate`]: crate::Options::maintenance_rate
 //! [`max_clock_jump`]: crate::Options::max_clock_jump
@@ -84,6 +87,11 @@ pub const RETENTION_DEFAULT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Longest time that a completed result answers: 3,653 days, ten years with their leap days.
 pub const RETENTION_MAX: Duration = Duration::from_secs(3_653 * 24 * 60 * 60);
 
+/// How long an entity's version is kept from when it was last set, by default: 365 days.
+pub const VERSION_RETENTION_DEFAULT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// Messages and versions in one completion: 256.
+pub const ATTACHED_MAX: usize = 256;
+
 /// Shortest lease: 1 millisecond.
 pub const LEASE_MIN: Duration = Duration::from_millis(1);
 /// Longest lease: 3,653 days, ten years with their leap days.
@@ -129,4 +137,6 @@ const _: () = {
     assert!(WAITERS_PER_KEY_DEFAULT <= WAITERS_DEFAULT && WAITERS_DEFAULT <= WAITERS_MAX);
     assert!(RETENTION_MIN.as_millis() <= RETENTION_DEFAULT.as_millis());
     assert!(RETENTION_DEFAULT.as_millis() <= RETENTION_MAX.as_millis());
+    assert!(VERSION_RETENTION_DEFAULT.as_millis() <= RETENTION_MAX.as_millis());
+    assert!(ATTACHED_MAX <= u16::MAX as usize);
 };

@@ -111,6 +111,7 @@ pub struct Options {
     durability: Durability,
     lease: Lease,
     retention: Duration,
+    version_retention: Duration,
     segment_bytes: u64,
     prepared_segments: usize,
     key_part_bytes_max: usize,
@@ -143,6 +144,7 @@ impl Default for Options {
             durability: Durability::default(),
             lease: Lease::default(),
             retention: RETENTION_DEFAULT,
+            version_retention: crate::limits::VERSION_RETENTION_DEFAULT,
             segment_bytes: SEGMENT_BYTES_DEFAULT,
             prepared_segments: PREPARED_SEGMENTS_DEFAULT,
             key_part_bytes_max: KEY_PART_BYTES_DEFAULT,
@@ -202,6 +204,13 @@ impl Options {
     /// that takes.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
+        self
+    }
+
+    /// How long an entity's version is kept from when it was last set: 1 second to 3,653 days, 365 days
+    /// by default. Longer than any event can come late: afterwards the entity counts as never seen.
+    pub fn version_retention(mut self, retention: Duration) -> Self {
+        self.version_retention = retention;
         self
     }
 

@@ -131,6 +131,8 @@ fn shard() -> usize {
 pub struct Stats {
     /// Keys with a result, expired ones whose space was not yet reclaimed included.
     pub completed_keys: u64,
+    /// Entities with a version, expired ones whose space was not yet reclaimed included.
+    pub versions: u64,
     /// Keys being claimed, pending or interrupted.
     pub pending_keys: u64,
     /// Of those, the interrupted ones.

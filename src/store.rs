@@ -35,6 +35,7 @@ use crate::snapshot::{self, Snapshot, SnapshotError};
 use crate::stats::Stats;
 use crate::ticket::{ResumeError, Ticket};
 use crate::token::Token;
+use crate::version::EntityVersion;
 
 /// An open idempotency-key store.
 ///
@@ -351,6 +352,57 @@ impl Store {
         Ok(forgotten == Forgotten::Removed)
     }
 
+    /// The version of an entity, as [`Completion::version`](crate::Completion::version) set it; `None`
+    /// where it has none. In [`Durability::Sync`](crate::Durability::Sync) no power loss can take the
+    /// answer back.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError`] on a store that is closed or damaged, and for a name that is too long.
+    pub fn version(&self, entity: impl AsRef<[u8]>) -> Result<Option<EntityVersion>, ClaimError> {
+        let look = block_on(
+            self.engine
+                .version(entity.as_ref(), self.level(Lead::Allowed)),
+        )?;
+        Ok(EntityVersion::new(look))
+    }
+
+    /// [`version`](Self::version) without blocking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`version`](Self::version).
+    pub async fn version_async(
+        &self,
+        entity: impl AsRef<[u8]>,
+    ) -> Result<Option<EntityVersion>, ClaimError> {
+        let look = self
+            .engine
+            .version(entity.as_ref(), self.level(Lead::Never));
+        look.await.map(EntityVersion::new)
+    }
+
+    /// Removes the version of an entity, which counts as never seen from then on; whether it had one.
+    /// Durable on return in [`Durability::Sync`](crate::Durability::Sync).
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError::Claim`] as for [`version`](Self::version), or where there is no room for it.
+    pub fn forget_version(&self, entity: impl AsRef<[u8]>) -> Result<bool, AdminError> {
+        let level = self.level(Lead::Allowed);
+        block_on(self.engine.forget_version(entity.as_ref(), level))
+    }
+
+    /// [`forget_version`](Self::forget_version) without blocking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`forget_version`](Self::forget_version).
+    pub async fn forget_version_async(&self, entity: impl AsRef<[u8]>) -> Result<bool, AdminError> {
+        let level = self.level(Lead::Never);
+        self.engine.forget_version(entity.as_ref(), level).await
+    }
+
     /// Takes a key from an owner that hangs: the key is interrupted, the owner's later calls give
     /// `LeaseLost`, and the next claimer takes over. The token, from [`pending`](Self::pending),
     /// makes sure that it is still the same owner.
@@ -568,6 +620,8 @@ impl Store {
             }
         }
         let (counters, log) = (&engine.counters, engine.log());
+        stats.versions = engine.version_count() as u64;
+        stats.completed_keys = stats.completed_keys.saturating_sub(stats.versions);
         stats.pending_keys = engine.pending_count() as u64;
         stats.waiters = engine.waiting_count() as u64;
         stats.claims_started = counters.started.total();

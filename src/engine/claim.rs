@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::block::block_on;
 use crate::clock::time;
+use crate::domain::Domain;
 use crate::engine::lookup::{Examined, Found, Located, check_open};
 use crate::engine::{Engine, Level, Promise, RoomError};
 use crate::error::{Abandoned, ClaimError, WriteError};
@@ -479,6 +480,8 @@ impl Engine {
         };
         let contents = Contents {
             kind: Kind::Claim,
+            domain: Domain::Operations,
+            is_dead: false,
             fingerprint: before.fingerprint,
             token: 0,
             ticket,
@@ -492,6 +495,7 @@ impl Engine {
             principal: None,
             checkpoint: checkpoint.as_deref().unwrap_or_default(),
             response: None,
+            attached: &[],
         };
         let mut held = promise.take().unwrap_or(Promise {
             log: &self.log,

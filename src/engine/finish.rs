@@ -1,6 +1,9 @@
 //! Ending an operation: completed, released, abandoned, interrupted, forgotten.
 
 use crate::block::block_on;
+use crate::domain::Domain;
+use crate::engine::attached::{Attachments, Prepared, Unmarked};
+use crate::engine::change::Change;
 use crate::engine::claim::Grant;
 use crate::engine::lookup::{Examined, Stored, check_open};
 use crate::engine::{Engine, Level, Promise, RoomError};
@@ -10,7 +13,7 @@ use crate::index::{Live, Phase, Slot};
 use crate::key::Key;
 use crate::limits::PRINCIPAL_BYTES_MAX;
 use crate::log::append::NoSpace;
-use crate::log::record::{Contents, Kind, words_for};
+use crate::log::record::{Contents, Kind, Record, words_for};
 use crate::sync::{self, mutation};
 
 /// How an owner ends its operation.
@@ -21,6 +24,8 @@ pub(crate) enum Finish<'a> {
         response: Option<&'a [u8]>,
         principal: Option<&'a [u8]>,
         retention_ms: u64,
+        /// What is stored with it.
+        attachments: Option<&'a Attachments>,
     },
     /// Nothing happened.
     Release,
@@ -50,7 +55,7 @@ impl Engine {
         level: Level,
     ) -> Result<Option<Stored>, Refusal> {
         self.check_finish(finish)?;
-        let (end, stored) = self.finish_with_room(grant, finish).await?;
+        let (end, stored) = self.finish_with_room(grant, finish, level).await?;
         self.counters.count_finish(stored.is_some());
         match self.reach(end, level).await {
             Ok(()) => Ok(stored),
@@ -70,8 +75,8 @@ impl Engine {
         let (end, stored) = match self.finish_written(grant, finish, &mut None, &mut None) {
             Ok(written) => written,
             Err(FinishStep::Refused(refusal)) => return Err(refusal),
-            Err(FinishStep::Room(_) | FinishStep::Rest(_)) => {
-                block_on(self.finish_with_room(grant, finish))?
+            Err(FinishStep::Room(_) | FinishStep::Rest(_) | FinishStep::Stale(..)) => {
+                block_on(self.finish_with_room(grant, finish, level))?
             }
         };
         self.counters.count_finish(stored.is_some());
@@ -85,6 +90,7 @@ impl Engine {
         &self,
         grant: &Grant,
         finish: Finish<'_>,
+        level: Level,
     ) -> Result<(u64, Option<Stored>), Refusal> {
         let (mut extra, mut rest) = (None, None);
         loop {
@@ -93,6 +99,12 @@ impl Engine {
                 Err(FinishStep::Refused(refusal)) => return Err(refusal),
                 Err(FinishStep::Room(words)) => (&mut extra, words),
                 Err(FinishStep::Rest(words)) => (&mut rest, words),
+                Err(FinishStep::Stale(error, end)) => {
+                    (extra, rest) = (None, None);
+                    drop((extra, rest));
+                    self.reach(end, level).await?;
+                    return Err(Refusal::held(error));
+                }
             };
             drop(short.take());
             let promised = self.promise(words).await;
@@ -143,8 +155,19 @@ impl Engine {
         };
         self.check_writable()
             .map_err(|error| refused(error.into()))?;
+        let prepared = match finish {
+            Finish::Complete {
+                attachments: Some(attachments),
+                ..
+            } => self
+                .prepare(grant, attachments)
+                .map_err(|error| refused(error.into()))?,
+            _ => Prepared::default(),
+        };
         let contents = self.ending(grant, finish);
-        let words = contents.words();
+        let words = contents.words() + prepared.words;
+        self.check_whole(words, &prepared)
+            .map_err(|error| refused(error.into()))?;
         let promised = self
             .mark_changing(grant, |live| {
                 let short = words.saturating_sub(live.promised_words);
@@ -158,15 +181,35 @@ impl Engine {
             Err(short) => return Err(FinishStep::Room(short)),
         };
         let mut change = self.change(grant.hash, &grant.key);
+        // Nothing was written: the guard holds the key as before.
+        let undone = |change: &mut Change<'_>| {
+            change.publish(|live| {
+                live.phase = Phase::Owned;
+                live.promised_words = promised;
+            });
+        };
+        let marks = match self.mark_versions(&prepared) {
+            Ok(marks) => marks,
+            Err(unmarked) => {
+                undone(&mut change);
+                return Err(match unmarked {
+                    Unmarked::Refused(error) => refused(error),
+                    Unmarked::Stale(error, end) => FinishStep::Stale(error, end),
+                });
+            }
+        };
+        let attached = self.attached_contents(&prepared, &marks, contents.ended_ms);
+        let contents = Contents {
+            attached: &attached,
+            ..contents
+        };
         drop(rest.take());
         let (appended, segment) = match self.log.append_held(&contents) {
             Ok(appended) => appended,
             Err(NoSpace { words }) => {
                 // The rest of the segment is too small, and to be given up it must be paid for.
-                change.publish(|live| {
-                    live.phase = Phase::Owned;
-                    live.promised_words = promised;
-                });
+                drop(marks);
+                undone(&mut change);
                 return Err(FinishStep::Rest(words));
             }
         };
@@ -176,7 +219,12 @@ impl Engine {
         }
         let completed = matches!(finish, Finish::Complete { .. });
         if completed {
-            segment.worth().add(contents.deadline_ms, words);
+            segment
+                .worth()
+                .add(contents.deadline_ms, contents.body_words());
+        }
+        if !attached.is_empty() {
+            self.publish_attached(&prepared, marks, &contents, &appended, &segment);
         }
         change.retire(|stripe| {
             if completed {
@@ -198,6 +246,7 @@ impl Engine {
                 response,
                 principal,
                 retention_ms,
+                ..
             } => (
                 Kind::Complete,
                 now_ms.saturating_add(retention_ms),
@@ -208,6 +257,8 @@ impl Engine {
         };
         Contents {
             kind,
+            domain: Domain::Operations,
+            is_dead: false,
             fingerprint: grant.fingerprint,
             token: grant.token,
             ticket: grant.ticket,
@@ -221,6 +272,7 @@ impl Engine {
             principal,
             checkpoint: &[],
             response,
+            attached: &[],
         }
     }
 
@@ -471,6 +523,8 @@ impl Engine {
         let change = self.change(hash, key);
         let contents = Contents {
             kind: Kind::Forget,
+            domain: Domain::Operations,
+            is_dead: false,
             fingerprint: removed.fingerprint,
             token: removed.token,
             ticket: 0,
@@ -484,6 +538,7 @@ impl Engine {
             principal: None,
             checkpoint: &[],
             response: None,
+            attached: &[],
         };
         promise.spend(contents.words());
         let (appended, segment) = self
@@ -500,10 +555,11 @@ impl Engine {
     }
 
     /// A result will not answer until its time.
-    fn discount(&self, slot: Slot, deadline_ms: u64) {
+    pub(super) fn discount(&self, slot: Slot, deadline_ms: u64) {
         if let Some(segment) = &*self.log.segments().load(slot.segment()) {
-            let bytes = segment.record_bytes(slot.offset()).map_or(0, <[u8]>::len);
-            segment.worth().remove(deadline_ms, bytes as u64 / 8);
+            let bytes = segment.record_bytes(slot.offset()).unwrap_or_default();
+            let words = Record::parse_verified(bytes).map_or(0, |record| record.body_words());
+            segment.worth().remove(deadline_ms, words);
         }
     }
 }
@@ -524,6 +580,8 @@ enum FinishStep {
     Room(u64),
     /// So many words at the end of the segment must be free to be left unused.
     Rest(u64),
+    /// A version is not as expected, which is to be told once it is durable up to this position.
+    Stale(WriteError, u64),
 }
 
 enum ForgetStep {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use arc_swap::Guard;
 
+use crate::domain::Domain;
 use crate::engine::{Engine, Level};
 use crate::error::{ClaimError, Damaged};
 use crate::fingerprint::Fingerprint;
@@ -97,11 +98,21 @@ impl Located {
         Ok((segment, record, words))
     }
 
-    /// Shows the scope of the record's key, unless it can't be read. The checksum is not verified.
+    /// The record, whose checksum is not verified.
+    fn parsed(&self) -> Option<Record<'_>> {
+        let bytes = self.segment.as_ref()?.record_bytes(self.slot.offset())?;
+        Record::parse_verified(bytes).ok()
+    }
+
+    /// Whose key the record is about, unless it can't be read. The checksum is not verified.
+    pub(crate) fn domain(&self) -> Option<Domain> {
+        self.parsed().map(|record| record.domain)
+    }
+
+    /// Shows the scope of a user's key, unless it can't be read. The checksum is not verified.
     pub(crate) fn with_scope(&self, show: impl FnOnce(&[u8])) {
-        let segment = self.segment.as_ref();
-        let bytes = segment.and_then(|segment| segment.record_bytes(self.slot.offset()));
-        if let Some(Ok(record)) = bytes.map(Record::parse_verified)
+        if let Some(record) = self.parsed()
+            && record.domain == Domain::Operations
             && let Some(scope) = record.key.get(..usize::from(record.key_lengths.0))
         {
             show(scope);
@@ -111,7 +122,8 @@ impl Located {
     /// What the slot is to this key.
     fn examine(&self, key: &Key, now_ms: u64) -> Result<Examined, Damaged> {
         let (segment, record, words) = self.record()?;
-        if !key.matches(record.key_lengths, record.key) {
+        let is_key = key.domain() == record.domain && key.matches(record.key_lengths, record.key);
+        if !is_key {
             return Ok(Examined::NotFound);
         }
         if record.kind != Kind::Complete {

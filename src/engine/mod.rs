@@ -10,6 +10,7 @@
 //! owner in between, `settle` writes down what became of one that has none, `lookup` reads records
 //! back, `wait` waits, `open` and `close` frame it all.
 
+mod attached;
 mod change;
 mod claim;
 mod finish;
@@ -47,6 +48,7 @@ use crate::stats::Counters;
 use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, mutation};
 use crate::timer::Timer;
 
+pub(crate) use self::attached::{Attachments, VersionChange, version_in};
 pub(crate) use self::claim::{Grant, Outcome, Progress, Request, Unconfirmed};
 pub(crate) use self::finish::{Finish, Forgotten, Refusal};
 pub(crate) use self::lookup::{Look, Stored};
@@ -68,6 +70,8 @@ pub(crate) struct Engine {
     restored_at_ms: u64,
     fork_mark: Arc<ForkMark>,
     pending: AtomicUsize,
+    /// Entities with a version, expired ones whose slot is still there included.
+    versions: AtomicUsize,
     places: places::Places,
     waiters: AtomicUsize,
     next_waiter: AtomicU64,
@@ -143,6 +147,11 @@ impl Engine {
     /// How many keys are pending or interrupted.
     pub(crate) fn pending_count(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
+    }
+
+    /// How many entities have a version.
+    pub(crate) fn version_count(&self) -> usize {
+        self.versions.load(Ordering::Relaxed)
     }
 
     /// How many wait for a key.

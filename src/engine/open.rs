@@ -73,7 +73,7 @@ pub(crate) fn start(
 
     let secret = HashSecret::derive(&meta.meta().secret, INDEX);
     let index = Index::new(settings.stripes);
-    rebuild::rebuild(&index, &secret, &segments, side_cars)
+    let rebuilt = rebuild::rebuild(&index, &secret, &segments, side_cars)
         .map_err(|error| OpenError::from_recovery(path, error))?;
 
     // A snapshot is a copy whose original has gone on, whether its opener says so or not.
@@ -144,6 +144,7 @@ pub(crate) fn start(
         restored_at_ms: identity.restored_at_ms,
         fork_mark: Arc::new(ForkMark::new()),
         pending: AtomicUsize::new(pending),
+        versions: AtomicUsize::new(rebuilt.versions),
         places,
         waiters: AtomicUsize::new(0),
         next_waiter: AtomicU64::new(0),

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 
 use crate::corruption::{Corruption, Damage};
+use crate::domain::Domain;
 use crate::index::{Index, Live, Phase, Slot};
 use crate::key::Key;
 use crate::log::append::Appended;
@@ -24,6 +25,30 @@ use crate::log::segment::Segment;
 use crate::log::side_cars;
 use crate::parallel;
 use crate::secret::HashSecret;
+
+/// What an index holds that is not a user's key.
+#[derive(Debug, Default)]
+pub(super) struct Rebuilt {
+    /// How many entities have a version.
+    pub(super) versions: usize,
+    /// Hash and slot of each message.
+    pub(super) messages: Vec<(u64, Slot)>,
+}
+
+impl Rebuilt {
+    fn add(&mut self, other: Self) {
+        self.versions += other.versions;
+        self.messages.extend(other.messages);
+    }
+
+    fn count(&mut self, hash: u64, domain: Domain, slot: Slot) {
+        match domain {
+            Domain::Operations => {}
+            Domain::Messages => self.messages.push((hash, slot)),
+            Domain::Versions => self.versions += 1,
+        }
+    }
+}
 
 /// How many stripes a thread takes at once.
 const STRIPES_AT_ONCE: usize = 16;
@@ -39,7 +64,7 @@ pub(super) fn rebuild(
     secret: &HashSecret,
     segments: &[Arc<Segment>],
     side_cars: Vec<Option<IndexFile>>,
-) -> Result<(), RecoverError> {
+) -> Result<Rebuilt, RecoverError> {
     let made = parallel::each(segments.len(), |at| {
         match (side_cars.get(at), segments.get(at)) {
             (Some(None) | None, Some(segment)) => side_cars::make(segment, secret).map(Some),
@@ -60,7 +85,11 @@ pub(super) fn rebuild(
         let last = stripes.min(first + STRIPES_AT_ONCE);
         build(index, &sources, first..last)
     });
-    built.into_iter().collect()
+    let mut rebuilt = Rebuilt::default();
+    for part in built {
+        rebuilt.add(part?);
+    }
+    Ok(rebuilt)
 }
 
 /// A segment and what stands in it.
@@ -83,7 +112,8 @@ fn build(
     index: &Index,
     sources: &[Source<'_>],
     range: std::ops::Range<usize>,
-) -> Result<(), RecoverError> {
+) -> Result<Rebuilt, RecoverError> {
+    let mut rebuilt = Rebuilt::default();
     let bits = index.stripes().count().trailing_zeros();
     // The last reversed hash of a stripe.
     let last_of = |at: usize| match bits {
@@ -104,6 +134,9 @@ fn build(
             while let Some(entry) = source.side_car.entry(*cursor)
                 && entry.reversed_hash <= last
             {
+                if entry.place.domain() != Some(Domain::Operations) {
+                    source.segment.set_holds_attached();
+                }
                 found.push(Found {
                     reversed_hash: entry.reversed_hash,
                     source: number as u16,
@@ -113,9 +146,9 @@ fn build(
             }
         }
         found.sort_unstable();
-        fill(index, last.reverse_bits(), sources, &found)?;
+        fill(index, last.reverse_bits(), sources, &found, &mut rebuilt)?;
     }
-    Ok(())
+    Ok(rebuilt)
 }
 
 /// Fills the stripe of this hash with its entries.
@@ -124,17 +157,30 @@ fn fill(
     hash: u64,
     sources: &[Source<'_>],
     found: &[Found],
+    rebuilt: &mut Rebuilt,
 ) -> Result<(), RecoverError> {
     let mut slots = Vec::with_capacity(found.len());
     let mut live = Vec::new();
     for same in found.chunk_by(|one, other| one.reversed_hash == other.reversed_hash) {
         match same {
-            [one] if one.place.kind() == Some(Kind::Complete) => slots.extend(one.slot(sources)),
+            [one] if one.place.kind() == Some(Kind::Complete) => {
+                let slot = one.slot(sources);
+                if let (Some(slot), Some(domain)) = (slot, one.place.domain()) {
+                    rebuilt.count(one.hash(), domain, slot);
+                }
+                slots.extend(slot);
+            }
             [one] if matches!(one.place.kind(), Some(Kind::Release | Kind::Forget)) => {}
             several => {
                 for newest in newest_of_each(sources, several)? {
                     match newest.record.kind {
-                        Kind::Complete => slots.extend(newest.found.slot(sources)),
+                        Kind::Complete => {
+                            let slot = newest.found.slot(sources);
+                            if let Some(slot) = slot {
+                                rebuilt.count(newest.found.hash(), newest.record.domain, slot);
+                            }
+                            slots.extend(slot);
+                        }
                         Kind::Claim | Kind::Checkpoint => live.push(Box::new(newest.interrupted())),
                         Kind::Release | Kind::Forget => {}
                     }
@@ -179,6 +225,10 @@ fn newest_of_each<'a>(
 }
 
 impl Found {
+    fn hash(&self) -> u64 {
+        self.reversed_hash.reverse_bits()
+    }
+
     fn segment<'a>(&self, sources: &'a [Source<'_>]) -> Option<&'a Arc<Segment>> {
         sources
             .get(usize::from(self.source))
@@ -187,11 +237,7 @@ impl Found {
 
     fn slot(&self, sources: &[Source<'_>]) -> Option<Slot> {
         let segment = self.segment(sources)?;
-        Some(Slot::new(
-            self.reversed_hash.reverse_bits(),
-            segment.number,
-            self.place.offset(),
-        ))
+        Some(Slot::new(self.hash(), segment.number, self.place.offset()))
     }
 
     /// Its record, verified.
@@ -203,7 +249,8 @@ impl Found {
             .verified_record(self.place.offset())
             .ok_or_else(|| damaged(Damage::Checksum))?;
         let key = Key::from_parts(record.key, record.key_lengths)
-            .map_err(|_| damaged(Damage::Field("key")))?;
+            .map_err(|_| damaged(Damage::Field("key")))?
+            .within(record.domain);
         Ok(Newest {
             found: *self,
             key,
@@ -238,7 +285,7 @@ impl Newest<'_> {
             words,
         } = self;
         let offset = found.place.offset();
-        let hash = found.reversed_hash.reverse_bits();
+        let hash = found.hash();
         let mut live = Live::claiming(hash, key, record.fingerprint, record.created_ms);
         live.phase = Phase::Interrupted;
         live.token = record.token;

@@ -5,12 +5,13 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
+use crate::completion::Completion;
 use crate::error::WriteError;
 use crate::fingerprint::Fingerprint;
 use crate::inbox::note::{CHECKPOINT_MAX, Note};
 use crate::inbox::process::How;
 use crate::key::Key;
-use crate::operation::{Completion, Operation};
+use crate::operation::Operation;
 use crate::reconcile::Interrupted;
 use crate::token::Token;
 

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use crate::claim::{Claim, InProgress, Saved};
+use crate::completion::Completion;
 use crate::error::{ClaimError, Unavailable, WriteError};
 use crate::fingerprint::Fingerprint;
 use crate::inbox::event::{Event, Message};
@@ -18,7 +19,7 @@ use crate::inbox::outcome::{
 };
 use crate::key::{Key, KeyError};
 use crate::log::commit::Lead;
-use crate::operation::{Completion, Operation};
+use crate::operation::Operation;
 use crate::options::{ClaimOptions, Durability};
 use crate::reconcile::Verdict;
 use crate::response::Replay;

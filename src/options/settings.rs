@@ -15,7 +15,7 @@ use crate::limits::{
 };
 use crate::log::record::HEAD_BYTES;
 use crate::log::segment::HEADER_BYTES;
-use crate::options::claim::{abandon_after_ms, lease_ms, retention_ms};
+use crate::options::claim::{abandon_after_ms, lease_ms, retention_ms, version_retention_ms};
 use crate::options::{Durability, Options, OptionsError, Recovery};
 
 /// Options that were checked, in the engine's units.
@@ -25,6 +25,7 @@ pub(crate) struct Settings {
     /// `WHILE_ALIVE` for none.
     pub(crate) lease_ms: u64,
     pub(crate) retention_ms: u64,
+    pub(crate) version_retention_ms: u64,
     pub(crate) segment_bytes: u64,
     pub(crate) stripes: usize,
     pub(crate) prepared_segments: usize,
@@ -75,6 +76,7 @@ impl Options {
             durability: self.durability,
             lease_ms: lease_ms(self.lease)?,
             retention_ms: retention_ms(self.retention)?,
+            version_retention_ms: version_retention_ms(self.version_retention)?,
             segment_bytes,
             stripes,
             prepared_segments: in_range(
