@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::claim::Saved;
-use crate::engine::{Attachments, Finish, Level, VersionChange};
+use crate::engine::{Attachments, Finish, Level, Outgoing, VersionChange};
 use crate::error::FinishError;
 use crate::log::commit::Lead;
 use crate::operation::{Operation, completed};
@@ -110,6 +110,28 @@ impl<R: AsRef<[u8]>> Completion<R> {
             entity: entity.into(),
             expected: expected.into(),
             new,
+        });
+        self
+    }
+
+    /// Sends a message: it is stored in the same record, and delivered by the [outbox](crate::outbox)
+    /// until it is acknowledged. The result and all messages are stored, or nothing is.
+    ///
+    /// Messages of one topic and key are delivered in the order in which they were stored. Each is 0 to
+    /// 255 bytes ([`Options::max_key_part`](crate::Options::max_key_part)); the payload is at most as
+    /// long as a response ([`Options::max_response`](crate::Options::max_response)). One completion takes
+    /// [`limits::ATTACHED_MAX`](crate::limits::ATTACHED_MAX) messages and versions. Too many in all are
+    /// [`WriteError::OutboxFull`](crate::WriteError::OutboxFull), whose error has the guard.
+    pub fn send(
+        mut self,
+        topic: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+        payload: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.attachments.messages.push(Outgoing {
+            topic: topic.into(),
+            key: key.into(),
+            payload: payload.into(),
         });
         self
     }

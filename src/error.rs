@@ -264,6 +264,13 @@ pub enum WriteError {
     StaleVersion(StaleVersion),
     /// Versions of an entity are missing: nothing was written and the guard still holds the key.
     VersionGap(VersionGap),
+    /// As many messages wait in the outbox as
+    /// [`Options::max_outbox`](crate::Options::max_outbox) allows: nothing was written and the guard
+    /// still holds the key.
+    OutboxFull {
+        /// The limit.
+        limit: usize,
+    },
     /// What was to be stored with the completion cannot be: nothing was written and the guard still
     /// holds the key.
     Attachment(AttachmentError),
@@ -305,6 +312,11 @@ impl fmt::Display for WriteError {
             Self::StaleVersion(error) => error.fmt(f),
             Self::VersionGap(error) => error.fmt(f),
             Self::Attachment(error) => error.fmt(f),
+            Self::OutboxFull { limit } => write!(
+                f,
+                "the messages would be more than the {limit} that the outbox takes; deliver some, \
+                 discard dead letters, or raise Options::max_outbox"
+            ),
             Self::OutOfSpace(error) => error.fmt(f),
             Self::LimitReached(error) => error.fmt(f),
             Self::OutcomeUnknown(error) => {

@@ -258,6 +258,7 @@ mod metrics;
 mod open_error;
 mod operation;
 mod options;
+pub mod outbox;
 mod parallel;
 pub mod reconcile;
 mod report;

@@ -121,6 +121,7 @@ pub struct Options {
     reserved_response_bytes: Option<usize>,
     stripes: usize,
     pending_max: usize,
+    outbox_max: usize,
     keys_max: Option<usize>,
     keys_per_scope_max: Option<usize>,
     disk_bytes_max: Option<u64>,
@@ -152,6 +153,7 @@ impl Default for Options {
             reserved_response_bytes: None,
             stripes: STRIPES_DEFAULT,
             pending_max: PENDING_DEFAULT,
+            outbox_max: crate::limits::OUTBOX_DEFAULT,
             keys_max: None,
             keys_per_scope_max: None,
             disk_bytes_max: None,
@@ -358,6 +360,15 @@ impl Options {
     /// pending or interrupted when the store is opened count, but never prevent opening it.
     pub fn max_pending(mut self, keys: usize) -> Self {
         self.pending_max = keys;
+        self
+    }
+
+    /// Messages that the [outbox](crate::outbox) holds, dead letters included: 0 to 10 million. Default:
+    /// 100,000. Beyond it completions with messages get
+    /// [`WriteError::OutboxFull`](crate::WriteError::OutboxFull). Each takes about a hundred bytes of
+    /// memory.
+    pub fn max_outbox(mut self, messages: usize) -> Self {
+        self.outbox_max = messages;
         self
     }
 

@@ -622,6 +622,12 @@ impl Store {
         let (counters, log) = (&engine.counters, engine.log());
         stats.versions = engine.version_count() as u64;
         stats.completed_keys = stats.completed_keys.saturating_sub(stats.versions);
+        let outbox = engine.outbox_state();
+        stats.outbox_messages = outbox.outstanding as u64;
+        stats.outbox_dead_letters = outbox.dead as u64;
+        stats.outbox_lag_ms = outbox.lag_ms;
+        let messages = stats.outbox_messages + stats.outbox_dead_letters;
+        stats.completed_keys = stats.completed_keys.saturating_sub(messages);
         stats.pending_keys = engine.pending_count() as u64;
         stats.waiters = engine.waiting_count() as u64;
         stats.claims_started = counters.started.total();
@@ -827,6 +833,10 @@ impl Store {
             keys.extend(listed);
         }
         Ok(keys)
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Opened> {
+        &self.engine
     }
 
     fn level(&self, lead: Lead) -> Level {

@@ -8,6 +8,7 @@
 
 use crate::domain::Domain;
 use crate::engine::lookup::{Examined, Found, Located, check_open};
+use crate::engine::outbox::Listed;
 use crate::engine::{Engine, Grant, Level, Look, RoomError};
 use crate::error::{AdminError, ClaimError, WriteError};
 use crate::fingerprint::Fingerprint;
@@ -273,7 +274,7 @@ impl Engine {
         messages.chain(versions).collect()
     }
 
-    /// Lets what was attached to the completion at `appended` be found.
+    /// Lets what was attached to the completion at `appended` be found; the messages among it.
     pub(super) fn publish_attached(
         &self,
         prepared: &Prepared<'_>,
@@ -281,7 +282,7 @@ impl Engine {
         contents: &Contents<'_>,
         appended: &Appended,
         segment: &Segment,
-    ) {
+    ) -> Vec<Listed> {
         let mut offset = appended.offset + contents.body_words();
         let mut places = contents.attached.iter().map(|attached| {
             let place = offset;
@@ -290,14 +291,23 @@ impl Engine {
             offset += words;
             place
         });
-        for ((_, hash, _), offset) in prepared.messages.iter().zip(&mut places) {
+        let mut listed = Vec::with_capacity(prepared.messages.len());
+        for ((key, hash, _), offset) in prepared.messages.iter().zip(&mut places) {
             let slot = Slot::new(*hash, appended.segment, offset);
             self.index.lock(*hash).insert_completed(slot);
+            listed.push(Listed {
+                position: segment.base + offset,
+                hash: *hash,
+                lane: key.lane(self.secret.bytes()),
+                attempt: 1,
+                is_dead: false,
+            });
         }
         for (mark, offset) in marks.into_iter().zip(places) {
             let slot = Slot::new(mark.hash, appended.segment, offset);
             mark.publish(Some(slot));
         }
+        listed
     }
 
     /// The version of an entity, as durable as the level asks.

@@ -168,6 +168,13 @@ impl Engine {
         let words = contents.words() + prepared.words;
         self.check_whole(words, &prepared)
             .map_err(|error| refused(error.into()))?;
+        let registered = match prepared.messages.len() {
+            0 => None,
+            places => {
+                let registered = self.queue.register(places, self.log.tail());
+                Some(registered.map_err(|limit| refused(WriteError::OutboxFull { limit }))?)
+            }
+        };
         let promised = self
             .mark_changing(grant, |live| {
                 let short = words.saturating_sub(live.promised_words);
@@ -224,7 +231,10 @@ impl Engine {
                 .add(contents.deadline_ms, contents.body_words());
         }
         if !attached.is_empty() {
-            self.publish_attached(&prepared, marks, &contents, &appended, &segment);
+            let listed = self.publish_attached(&prepared, marks, &contents, &appended, &segment);
+            if let Some(registered) = registered {
+                registered.list(listed, self.time.monotonic_ms());
+            }
         }
         change.retire(|stripe| {
             if completed {

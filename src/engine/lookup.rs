@@ -68,6 +68,22 @@ pub(crate) enum Look {
     Completed(Stored),
 }
 
+/// A message as it stands in the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub(crate) key: Key,
+    pub(crate) stored: Stored,
+}
+
+impl Message {
+    pub(crate) fn payload(&self) -> &[u8] {
+        self.stored
+            .replay
+            .response()
+            .map_or(&[], |response| response)
+    }
+}
+
 /// What the log says about the slots that may be a key's.
 pub(crate) enum Examined {
     /// None of them is.
@@ -119,6 +135,19 @@ impl Located {
         }
     }
 
+    /// The message in the slot; `None` where it is of something else.
+    pub(crate) fn message(&self) -> Result<Option<Message>, Damaged> {
+        let (segment, record, words) = self.record()?;
+        if record.domain != Domain::Messages || record.kind != Kind::Complete {
+            return Ok(None);
+        }
+        let key = Key::from_parts(record.key, record.key_lengths).map_err(|_| self.damaged())?;
+        Ok(Some(Message {
+            key: key.within(Domain::Messages),
+            stored: Stored::read(segment, self.slot, &record, words),
+        }))
+    }
+
     /// What the slot is to this key.
     fn examine(&self, key: &Key, now_ms: u64) -> Result<Examined, Damaged> {
         let (segment, record, words) = self.record()?;
@@ -152,6 +181,12 @@ impl Located {
             file,
             offset: self.slot.offset() * 8,
         }
+    }
+}
+
+impl LocatedSlots {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Located> {
+        self.first.iter().chain(&self.more)
     }
 }
 

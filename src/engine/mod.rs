@@ -18,6 +18,7 @@ mod identity;
 mod lookup;
 mod maintenance;
 mod open;
+mod outbox;
 mod places;
 mod progress;
 mod rebuild;
@@ -48,11 +49,12 @@ use crate::stats::Counters;
 use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, mutation};
 use crate::timer::Timer;
 
-pub(crate) use self::attached::{Attachments, VersionChange, version_in};
+pub(crate) use self::attached::{Attachments, Outgoing, VersionChange, version_in};
 pub(crate) use self::claim::{Grant, Outcome, Progress, Request, Unconfirmed};
 pub(crate) use self::finish::{Finish, Forgotten, Refusal};
-pub(crate) use self::lookup::{Look, Stored};
+pub(crate) use self::lookup::{Look, Message, Stored};
 pub(crate) use self::open::start;
+pub(crate) use self::outbox::{NextMessage, Taken};
 pub(crate) use self::progress::TicketParts;
 pub(crate) use self::settle::Unsettled;
 pub(crate) use self::wait::Wait;
@@ -72,6 +74,7 @@ pub(crate) struct Engine {
     pending: AtomicUsize,
     /// Entities with a version, expired ones whose slot is still there included.
     versions: AtomicUsize,
+    queue: outbox::Queue,
     places: places::Places,
     waiters: AtomicUsize,
     next_waiter: AtomicU64,

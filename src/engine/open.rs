@@ -13,6 +13,7 @@ use tracing::field::Empty;
 
 use crate::clock::StoreTime;
 use crate::engine::maintenance::Maintenance;
+use crate::engine::outbox::Queue;
 use crate::engine::places::Places;
 use crate::engine::{Engine, Opened, rebuild};
 use crate::error::{ClaimError, Unavailable};
@@ -132,6 +133,7 @@ pub(crate) fn start(
     span.record("completed", completed);
     span.record("interrupted", report.interrupted);
     tracing::info!(%report, "opened");
+    let queue = Queue::new(settings.outbox_max, rebuilt.messages);
     let places = Places::new(&settings, &identity.secret);
     let engine = Engine {
         index,
@@ -145,6 +147,7 @@ pub(crate) fn start(
         fork_mark: Arc::new(ForkMark::new()),
         pending: AtomicUsize::new(pending),
         versions: AtomicUsize::new(rebuilt.versions),
+        queue,
         places,
         waiters: AtomicUsize::new(0),
         next_waiter: AtomicU64::new(0),
@@ -265,6 +268,7 @@ impl Engine {
                 }
             }
         }
+        self.queue.close();
         self.timer.stop();
         let closed = self.log.close();
         drop(closing);

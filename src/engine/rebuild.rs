@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use crate::corruption::{Corruption, Damage};
 use crate::domain::Domain;
+use crate::engine::outbox::Listed;
 use crate::index::{Index, Live, Phase, Slot};
 use crate::key::Key;
 use crate::log::append::Appended;
@@ -31,8 +32,7 @@ use crate::secret::HashSecret;
 pub(super) struct Rebuilt {
     /// How many entities have a version.
     pub(super) versions: usize,
-    /// Hash and slot of each message.
-    pub(super) messages: Vec<(u64, Slot)>,
+    pub(super) messages: Vec<Listed>,
 }
 
 impl Rebuilt {
@@ -41,12 +41,30 @@ impl Rebuilt {
         self.messages.extend(other.messages);
     }
 
-    fn count(&mut self, hash: u64, domain: Domain, slot: Slot) {
+    /// Counts the record of a key that counts. What a message says of itself is read: one that can't
+    /// be read would be lost without a word.
+    fn count(
+        &mut self,
+        found: &Found,
+        domain: Domain,
+        sources: &[Source<'_>],
+        secret: &HashSecret,
+    ) -> Result<(), RecoverError> {
         match domain {
             Domain::Operations => {}
-            Domain::Messages => self.messages.push((hash, slot)),
+            Domain::Messages => {
+                let Newest { key, record, .. } = found.read(sources)?;
+                self.messages.push(Listed {
+                    position: record.token,
+                    hash: found.hash(),
+                    lane: key.lane(secret.bytes()),
+                    attempt: record.attempt,
+                    is_dead: record.is_dead,
+                });
+            }
             Domain::Versions => self.versions += 1,
         }
+        Ok(())
     }
 }
 
@@ -83,7 +101,7 @@ pub(super) fn rebuild(
     let built = parallel::each(parts, |part| {
         let first = part * STRIPES_AT_ONCE;
         let last = stripes.min(first + STRIPES_AT_ONCE);
-        build(index, &sources, first..last)
+        build(index, secret, &sources, first..last)
     });
     let mut rebuilt = Rebuilt::default();
     for part in built {
@@ -110,6 +128,7 @@ struct Found {
 /// the order of the entries.
 fn build(
     index: &Index,
+    secret: &HashSecret,
     sources: &[Source<'_>],
     range: std::ops::Range<usize>,
 ) -> Result<Rebuilt, RecoverError> {
@@ -146,7 +165,14 @@ fn build(
             }
         }
         found.sort_unstable();
-        fill(index, last.reverse_bits(), sources, &found, &mut rebuilt)?;
+        fill(
+            index,
+            secret,
+            last.reverse_bits(),
+            sources,
+            &found,
+            &mut rebuilt,
+        )?;
     }
     Ok(rebuilt)
 }
@@ -154,6 +180,7 @@ fn build(
 /// Fills the stripe of this hash with its entries.
 fn fill(
     index: &Index,
+    secret: &HashSecret,
     hash: u64,
     sources: &[Source<'_>],
     found: &[Found],
@@ -165,8 +192,8 @@ fn fill(
         match same {
             [one] if one.place.kind() == Some(Kind::Complete) => {
                 let slot = one.slot(sources);
-                if let (Some(slot), Some(domain)) = (slot, one.place.domain()) {
-                    rebuilt.count(one.hash(), domain, slot);
+                if let Some(domain) = one.place.domain() {
+                    rebuilt.count(one, domain, sources, secret)?;
                 }
                 slots.extend(slot);
             }
@@ -176,9 +203,8 @@ fn fill(
                     match newest.record.kind {
                         Kind::Complete => {
                             let slot = newest.found.slot(sources);
-                            if let Some(slot) = slot {
-                                rebuilt.count(newest.found.hash(), newest.record.domain, slot);
-                            }
+                            let domain = newest.record.domain;
+                            rebuilt.count(&newest.found, domain, sources, secret)?;
                             slots.extend(slot);
                         }
                         Kind::Claim | Kind::Checkpoint => live.push(Box::new(newest.interrupted())),
