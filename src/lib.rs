@@ -67,6 +67,8 @@
 //! | find keys that hang or wait to be reconciled | [`Store::pending`], [`Store::interrupted`] |
 //! | find out what became of what was cut off | [`Store::reconcile`] |
 //! | handle each event of a queue once | [`inbox::Inbox`] |
+//! | send messages with a result, at least once | [`Completion::send`], [`outbox::Outbox`] |
+//! | refuse late events by the version of what they change | [`Completion::version`], [`Store::version`] |
 //! | free a key by hand | [`Store::interrupt`], [`Store::forget`] |
 //! | choose durability, retention, limits | [`Options`], [`ClaimOptions`], [`limits`] |
 //! | see what a crash left | [`Store::recovery_report`] |

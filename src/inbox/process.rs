@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::claim::{Claim, InProgress, Saved};
 use crate::completion::Completion;
-use crate::error::{ClaimError, Unavailable, WriteError};
+use crate::error::{ClaimError, FinishError, Unavailable, WriteError};
 use crate::fingerprint::Fingerprint;
 use crate::inbox::event::{Event, Message};
 use crate::inbox::interrupted::{Kind, OnInterrupted};
@@ -98,11 +98,20 @@ impl How {
     }
 
     async fn commit<R: AsRef<[u8]>>(self, completion: Completion<R>) -> Result<(), WriteError> {
+        let committed = self.try_commit(completion).await;
+        committed.map_err(|error| error.error().clone())
+    }
+
+    /// With the guard in the error.
+    async fn try_commit<R: AsRef<[u8]>>(
+        self,
+        completion: Completion<R>,
+    ) -> Result<(), FinishError> {
         let committed = match self.style {
             Style::Blocking => completion.commit(),
             Style::Async => completion.commit_async().await,
         };
-        committed.map(drop).map_err(|error| error.error().clone())
+        committed.map(drop)
     }
 
     pub(super) fn at_level<R: AsRef<[u8]>>(self, completion: Completion<R>) -> Completion<R> {
@@ -255,8 +264,19 @@ impl Shared {
     }
 
     async fn complete(&self, how: How, event: Event, acked: Acked) -> Outcome {
-        match how.commit(event.into_completion(how)).await {
-            Ok(()) => Outcome::Ack(acked),
+        let refused = match how.try_commit(event.into_completion(how)).await {
+            Ok(()) => return Outcome::Ack(acked),
+            Err(refused) => refused,
+        };
+        let error = refused.error().clone();
+        let is_stale = matches!(error, WriteError::StaleVersion(_));
+        let Some(operation) = refused.into_operation().filter(|_| is_stale) else {
+            return Outcome::retry(self.backoff.0, RetryReason::NotStored(error));
+        };
+        // It would be stale for ever: it is done with, without what was to be stored with it.
+        let completion = operation.complete_with(&[][..]).without_response();
+        match how.commit(how.at_level(completion)).await {
+            Ok(()) => Outcome::Ack(Acked::Stale),
             Err(error) => Outcome::retry(self.backoff.0, RetryReason::NotStored(error)),
         }
     }
