@@ -274,11 +274,9 @@ impl<'a> Pass<'a> {
             let is_removed = self
                 .engine
                 .change_slot(*hash, *slot, |stripe| stripe.remove_completed(*slot));
-            if is_removed {
-                if self.engine.uncount(&located) {
-                    self.engine.counters.expired.add();
-                    self.report.results_expired += 1;
-                }
+            if is_removed && self.engine.uncount(&located) {
+                self.engine.counters.expired.add();
+                self.report.results_expired += 1;
             }
         }
     }
