@@ -130,7 +130,6 @@ impl Store {
                 durability: level.durability,
                 lease_ms: WHILE_ALIVE,
                 retention_ms: 1_000_000,
-                attachments: None,
                 first_sent_ms: None,
             },
             level,
@@ -256,6 +255,7 @@ fn completion(response: &[u8]) -> Finish<'_> {
         response: Some(response),
         principal: None,
         retention_ms: 1_000_000,
+        attachments: None,
     }
 }
 
