@@ -26,6 +26,14 @@ pub(crate) fn time(ms: u64) -> SystemTime {
         .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
+/// Milliseconds since the Unix epoch, rounded down; 0 for what was before it.
+pub(crate) fn unix_ms(at: SystemTime) -> u64 {
+    let since = at
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// A source of time, in whole milliseconds.
 ///
 /// A store reads [`SystemClock`] unless [`Options::clock`](crate::Options::clock) says otherwise;

@@ -8,6 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::backend::BackendError;
 use crate::key::KeyError;
 use crate::limit_reached::LimitReached;
 use crate::operation::Operation;
@@ -172,6 +173,8 @@ pub enum ClaimError {
     Damaged(Damaged),
     /// The store refuses.
     Unavailable(Unavailable),
+    /// A shared backend failed; an embedded store never gives this.
+    Backend(BackendError),
 }
 
 impl fmt::Display for ClaimError {
@@ -198,6 +201,7 @@ impl fmt::Display for ClaimError {
             ),
             Self::Damaged(error) => error.fmt(f),
             Self::Unavailable(error) => error.fmt(f),
+            Self::Backend(error) => error.fmt(f),
         }
     }
 }
@@ -212,6 +216,7 @@ impl std::error::Error for ClaimError {
             Self::Abandoned(error) => Some(error),
             Self::OutcomeUnknown(error) | Self::Unavailable(error) => Some(error),
             Self::Damaged(error) => Some(error),
+            Self::Backend(error) => Some(error),
             Self::TooManyPending { .. } | Self::TooManyWaiters { .. } | Self::HeldBySameBatch => {
                 None
             }
@@ -280,6 +285,9 @@ pub enum WriteError {
     Damaged(Damaged),
     /// The store refuses; nothing was written.
     Unavailable(Unavailable),
+    /// A shared backend failed, and whether it wrote is unknown: call again. An embedded store never
+    /// gives this.
+    Backend(BackendError),
 }
 
 impl fmt::Display for WriteError {
@@ -324,6 +332,7 @@ impl fmt::Display for WriteError {
             }
             Self::Damaged(error) => error.fmt(f),
             Self::Unavailable(error) => error.fmt(f),
+            Self::Backend(error) => error.fmt(f),
         }
     }
 }
@@ -339,6 +348,7 @@ impl std::error::Error for WriteError {
             Self::Attachment(error) => Some(error),
             Self::OutcomeUnknown(error) | Self::Unavailable(error) => Some(error),
             Self::Damaged(error) => Some(error),
+            Self::Backend(error) => Some(error),
             _ => None,
         }
     }
@@ -348,21 +358,26 @@ impl std::error::Error for WriteError {
 ///
 /// Where the guard still holds the key, it is inside: take it out with
 /// [`into_operation`](Self::into_operation). Dropped with the error, it leaves the key interrupted.
+///
+/// `G` is the guard's type: [`Operation`] for an embedded store.
 #[derive(Debug)]
-pub struct FinishError {
+pub struct FinishError<G = Operation> {
     error: WriteError,
-    operation: Option<Box<Operation>>,
+    operation: Option<Box<G>>,
 }
 
-impl FinishError {
-    pub(crate) fn held(error: WriteError, operation: Operation) -> Self {
+impl<G> FinishError<G> {
+    /// The guard still holds its key. For implementations of
+    /// [`Backend`](crate::backend::Backend).
+    pub fn held(error: WriteError, operation: G) -> Self {
         Self {
             error,
             operation: Some(Box::new(operation)),
         }
     }
 
-    pub(crate) fn lost(error: WriteError) -> Self {
+    /// The guard has ended. For implementations of [`Backend`](crate::backend::Backend).
+    pub fn lost(error: WriteError) -> Self {
         Self {
             error,
             operation: None,
@@ -375,18 +390,18 @@ impl FinishError {
     }
 
     /// The guard, if it still holds the key.
-    pub fn into_operation(self) -> Option<Operation> {
+    pub fn into_operation(self) -> Option<G> {
         self.operation.map(|operation| *operation)
     }
 }
 
-impl fmt::Display for FinishError {
+impl<G> fmt::Display for FinishError<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl std::error::Error for FinishError {
+impl<G: fmt::Debug> std::error::Error for FinishError<G> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
     }
@@ -476,6 +491,8 @@ convert! {
     LimitReached => ClaimError::LimitReached,
     Damaged => ClaimError::Damaged,
     Unavailable => ClaimError::Unavailable,
+    BackendError => ClaimError::Backend,
+    BackendError => WriteError::Backend,
     ClaimOptionsError => WriteError::Options,
     OutOfSpace => WriteError::OutOfSpace,
     LimitReached => WriteError::LimitReached,

@@ -9,8 +9,8 @@
 //! doing the work and noting that it did, the key becomes **interrupted**: it is never run again in
 //! silence, and never stuck. The next caller owns it and is told that the outcome is unknown.
 //!
-//! One store belongs to one process. Several replicas need routing by key; see the README for what
-//! to do with them.
+//! One store belongs to one process. Several replicas need routing by key, or a
+//! [shared backend](backend).
 //!
 //! # Quick start
 //!
@@ -73,6 +73,7 @@
 //! | choose durability, retention, limits | [`Options`], [`ClaimOptions`], [`limits`] |
 //! | see what a crash left | [`Store::recovery_report`] |
 //! | watch it run | [`Store::stats`], `Store::export_metrics` (feature `metrics`) |
+//! | share keys between processes (features `postgres`, `sqlite`, `redis`) | [`Backend`](backend::Backend) |
 //! | put it in front of HTTP handlers (feature `http`) | `http::IdempotencyLayer` |
 //! | send operations that survive a crash (feature `client`) | `client::Journal`, `client::RetryPolicy` |
 //! | test leases and retention without waiting | [`ManualClock`] |
@@ -182,6 +183,11 @@
 //! * `client`: the module `client`, a journal of operations that are sent to other systems, which
 //!   survives the client's crashes, and a retry policy for tower. Needs tokio's timer.
 //! * `reqwest`: with it, `client::RetryMiddleware` is a middleware of reqwest. Enables `client`.
+//! * `postgres`, `sqlite`, `sql` (both): the module `sql`, keys in a database that a fleet shares, alone or
+//!   inside the caller's own transaction. Needs tokio.
+//! * `redis`: the module `redis`, keys in Redis or Valkey. Needs tokio.
+//! * `conformance`: the module `conformance`, the contract of a claim as a suite of tests for any
+//!   [`Backend`](backend::Backend).
 //! * `testing`: the module `testing` with a simulated disk that loses what was not synced, tears
 //!   pages and fails on demand, and `Options::open_simulated` to open a store on it; with `http` also
 //!   `testing::RetryTests`, three tests to run against your own service. For tests of a service;
@@ -189,6 +195,7 @@
 //!
 //! # Guides
 //!
+//! * [choosing](documentation::choosing): embedded, PostgreSQL, SQLite or Redis
 //! * [consumers](documentation::consumers): consumers of queues, dead letters, reconciliation
 //! * [design](documentation::design): what was built and why
 //! * [format](documentation::format): every byte on disk
@@ -209,6 +216,8 @@ pub mod documentation {
     pub mod client {}
     #[doc = include_str!("../docs/consumers.md")]
     pub mod consumers {}
+    #[doc = include_str!("../docs/choosing.md")]
+    pub mod choosing {}
     #[doc = include_str!("../docs/design.md")]
     pub mod design {}
     #[doc = include_str!("../docs/durability.md")]
@@ -232,6 +241,7 @@ mod log;
 mod mem;
 mod sync;
 
+pub mod backend;
 mod batch;
 mod block;
 mod claim;
@@ -239,6 +249,8 @@ mod claim;
 pub mod client;
 pub mod clock;
 mod completion;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod corruption;
 mod domain;
 mod engine;
@@ -263,11 +275,17 @@ mod options;
 pub mod outbox;
 mod parallel;
 pub mod reconcile;
+#[cfg(feature = "redis")]
+pub mod redis;
 mod report;
 mod response;
 mod run;
 mod secret;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "redis"))]
+pub mod shared;
 mod snapshot;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub mod sql;
 mod stats;
 mod store;
 #[cfg(any(feature = "http", feature = "client"))]

@@ -11,7 +11,7 @@ use crate::log::segment::Segment;
 
 /// The bytes of a stored response, in place.
 ///
-/// It points into the mapped log and keeps that segment mapped: cloning it copies no bytes, and it
+/// From a [`Store`](crate::Store) it points into the mapped log and keeps that segment mapped: cloning it copies no bytes, and it
 /// stays readable after the store was closed or dropped and after the segment's file was removed.
 /// It holds address space, not memory: hold it as long as the reply takes, not for ever.
 ///
@@ -36,10 +36,20 @@ use crate::log::segment::Segment;
 /// ```
 #[derive(Clone)]
 pub struct Response {
-    segment: Arc<Segment>,
-    /// In bytes; a segment is far smaller than 4 GiB.
-    offset: u32,
-    len: u32,
+    source: Source,
+}
+
+#[derive(Clone)]
+enum Source {
+    /// Bytes of a committed record.
+    Mapped {
+        segment: Arc<Segment>,
+        /// In bytes; a segment is far smaller than 4 GiB.
+        offset: u32,
+        len: u32,
+    },
+    /// What a shared backend sent.
+    Owned(Bytes),
 }
 
 const _: () = assert!(SEGMENT_BYTES_MAX <= u32::MAX as u64);
@@ -48,10 +58,20 @@ impl Response {
     /// `offset` and `len` name bytes of a committed record.
     #[inline]
     pub(crate) fn new(segment: Arc<Segment>, offset: usize, len: usize) -> Self {
+        let (offset, len) = (offset as u32, len as u32);
         Self {
-            segment,
-            offset: offset as u32,
-            len: len as u32,
+            source: Source::Mapped {
+                segment,
+                offset,
+                len,
+            },
+        }
+    }
+
+    /// A response from elsewhere than the log.
+    pub(crate) fn owned(bytes: Bytes) -> Self {
+        Self {
+            source: Source::Owned(bytes),
         }
     }
 }
@@ -61,7 +81,14 @@ impl Deref for Response {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        self.segment.bytes(self.offset as usize, self.len as usize)
+        match &self.source {
+            Source::Mapped {
+                segment,
+                offset,
+                len,
+            } => segment.bytes(*offset as usize, *len as usize),
+            Source::Owned(bytes) => bytes,
+        }
     }
 }
 
@@ -73,7 +100,10 @@ impl AsRef<[u8]> for Response {
 
 impl From<Response> for Bytes {
     fn from(response: Response) -> Self {
-        Bytes::from_owner(response)
+        match response.source {
+            Source::Owned(bytes) => bytes,
+            Source::Mapped { .. } => Bytes::from_owner(response),
+        }
     }
 }
 
@@ -89,7 +119,7 @@ impl Eq for Response {}
 impl fmt::Debug for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Response")
-            .field("len", &self.len)
+            .field("len", &self.len())
             .finish_non_exhaustive()
     }
 }

@@ -3,6 +3,10 @@
 
 use std::fmt;
 
+use xxhash_rust::xxh3::xxh3_128_with_secret;
+
+use crate::fingerprint::Fingerprint;
+use crate::key::Key;
 use crate::log::word::mix;
 
 /// Length of an XXH3 secret as this crate uses it.
@@ -32,6 +36,28 @@ impl HashSecret {
 
     pub(crate) fn bytes(&self) -> &[u8; SECRET_BYTES] {
         &self.0
+    }
+
+    /// A key for a call to another system, of a secret derived for [`DOWNSTREAM`]: the same for every
+    /// attempt of the operation, different for every other one, and for every `owner`.
+    pub(crate) fn downstream_key(
+        &self,
+        owner: &[u8],
+        key: &Key,
+        fingerprint: Fingerprint,
+        label: &str,
+    ) -> String {
+        let (scope, operation, id) = key.lengths();
+        let mut input = Vec::with_capacity(64 + key.as_bytes().len() + label.len());
+        input.extend_from_slice(owner);
+        input.push(fingerprint.algorithm());
+        input.extend_from_slice(&fingerprint.digest().to_le_bytes());
+        for len in [scope, operation, id] {
+            input.extend_from_slice(&len.to_le_bytes());
+        }
+        input.extend_from_slice(key.as_bytes());
+        input.extend_from_slice(label.as_bytes());
+        format!("{:032x}", xxh3_128_with_secret(&input, &self.0))
     }
 }
 

@@ -14,7 +14,7 @@ mod attached;
 mod change;
 mod claim;
 mod finish;
-mod identity;
+pub(crate) mod identity;
 mod lookup;
 mod maintenance;
 mod open;

@@ -276,7 +276,7 @@ async fn complete(
     encoded: Option<Bytes>,
     principal: Option<Vec<u8>>,
 ) -> Result<SystemTime, Problem> {
-    let for_principal = |mut completion: crate::operation::Completion<Bytes>| {
+    let for_principal = |mut completion: crate::completion::Completion<Bytes>| {
         if let Some(principal) = &principal {
             completion = completion.principal(principal.clone());
         }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
+use crate::clock::unix_ms;
 use crate::index::live::WHILE_ALIVE;
 use crate::limits::{LEASE_MAX, LEASE_MIN, RETENTION_MAX, RETENTION_MIN};
 use crate::options::{Durability, Lease, Settings};
@@ -106,7 +107,22 @@ impl ClaimOptions {
             first_sent_ms: self.first_sent.map(unix_ms),
         })
     }
+
+    /// Lease, retention and first sending in ms, checked, where they are set; no lease for
+    /// [`Lease::WhileAlive`].
+    #[cfg(any(feature = "postgres", feature = "sqlite", feature = "redis"))]
+    pub(crate) fn resolve_shared(&self) -> Result<SharedTerms, ClaimOptionsError> {
+        let lease = self.lease.map(lease_ms).transpose()?;
+        Ok((
+            lease.filter(|lease_ms| *lease_ms != WHILE_ALIVE),
+            self.retention.map(retention_ms).transpose()?,
+            self.first_sent.map(unix_ms),
+        ))
+    }
 }
+
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "redis"))]
+type SharedTerms = (Option<u64>, Option<u64>, Option<u64>);
 
 /// The options of a claim, checked and complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,14 +234,6 @@ fn duration_ms(
         });
     }
     Ok(u64::try_from(value.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
-}
-
-/// Milliseconds since the Unix epoch, rounded down; 0 for what was before it.
-fn unix_ms(at: SystemTime) -> u64 {
-    let since = at
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
