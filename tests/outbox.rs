@@ -5,7 +5,10 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -425,4 +428,33 @@ fn a_loss_of_power_loses_no_message_and_makes_none_up() {
             );
         }
     }
+}
+
+/// A waker may come back to the store at once, also for the very key that is being completed.
+#[test]
+fn whoever_is_woken_by_a_message_finds_its_operation_completed() {
+    struct Looks(Store, Mutex<Vec<bool>>);
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {
+            let state = self.0.get(&key("m")).expect("an answer");
+            let is_completed = matches!(state, KeyState::Completed(_));
+            self.1.lock().expect("no panic").push(is_completed);
+        }
+    }
+    let (_directory, store) = buffered();
+    let looks = Arc::new(Looks(store.clone(), Mutex::default()));
+    let outbox = Outbox::new(&store);
+    let mut next = pin!(outbox.next_async());
+    let waker = Waker::from(Arc::clone(&looks));
+    let mut context = Context::from_waker(&waker);
+    assert!(next.as_mut().poll(&mut context).is_pending());
+    send(&store, "a", "m");
+    assert_eq!(*looks.1.lock().expect("no panic"), [true]);
+    let Poll::Ready(delivery) = next.as_mut().poll(&mut context) else {
+        panic!("a message is due");
+    };
+    delivery
+        .expect("a message")
+        .acknowledge()
+        .expect("acknowledged");
 }

@@ -476,10 +476,12 @@ fn a_damaged_byte_is_noticed() {
     claim(&store, "before")
         .complete(b"before")
         .expect("completed");
-    let name = disk
-        .names()
-        .into_iter()
-        .rfind(|name| name.ends_with(".log"));
+    // Not the one that is being prepared.
+    let is_written = |name: &String| {
+        let contents = disk.contents(name).unwrap_or_default();
+        contents.windows(6).any(|bytes| bytes == b"before")
+    };
+    let name = disk.names().into_iter().find(is_written);
     let name = name.expect("a segment");
     let untouched = disk.contents(&name).expect("there");
     let operation = claim(&store, "k0").complete_with(b"k");

@@ -61,12 +61,33 @@ pub(super) struct Prepared<'a> {
     pub(super) words: u64,
 }
 
-/// Why versions could not be marked.
-pub(super) enum Unmarked {
-    /// At once.
-    Refused(WriteError),
-    /// Once what it rests on is durable up to this position.
-    Stale(WriteError, u64),
+/// Why versions could not be marked. Nothing is marked any more.
+pub(super) struct Unmarked {
+    pub(super) error: WriteError,
+    /// What must be durable before the error is told.
+    pub(super) end: Option<u64>,
+    /// To be woken when the operation is not marked either.
+    pub(super) waiters: Vec<Waiters>,
+}
+
+impl Unmarked {
+    fn new(error: WriteError, end: Option<u64>, marks: Vec<Mark<'_>>) -> Self {
+        let waiters = marks.into_iter().map(Mark::undo).collect();
+        Self {
+            error,
+            end,
+            waiters,
+        }
+    }
+}
+
+/// What a completion led to beside its own result.
+#[derive(Default)]
+pub(super) struct Published {
+    /// Its messages.
+    pub(super) listed: Vec<Listed>,
+    /// To be woken when nothing is marked any more.
+    pub(super) waiters: Vec<Waiters>,
 }
 
 /// A message's or entity's key that this call has marked as changing, with what it was.
@@ -221,11 +242,16 @@ impl Engine {
     pub(super) fn mark_versions(&self, prepared: &Prepared<'_>) -> Result<Vec<Mark<'_>>, Unmarked> {
         let mut marks = Vec::with_capacity(prepared.versions.len());
         for (key, hash, change, _) in &prepared.versions {
-            let mark = self.mark(key, *hash).map_err(Unmarked::Refused)?;
+            let mark = match self.mark(key, *hash) {
+                Ok(mark) => mark,
+                Err(error) => return Err(Unmarked::new(error, None, marks)),
+            };
             if let Some(error) = mark.contradiction(change) {
                 // A removal that a power loss takes back would bring a version back.
                 let end = mark.live().map(|found| found.stored.end);
-                return Err(Unmarked::Stale(error, end.unwrap_or(self.log.tail())));
+                let end = end.unwrap_or(self.log.tail());
+                marks.push(mark);
+                return Err(Unmarked::new(error, Some(end), marks));
             }
             marks.push(mark);
         }
@@ -274,7 +300,7 @@ impl Engine {
         messages.chain(versions).collect()
     }
 
-    /// Lets what was attached to the completion at `appended` be found; the messages among it.
+    /// Lets what was attached to the completion at `appended` be found.
     pub(super) fn publish_attached(
         &self,
         prepared: &Prepared<'_>,
@@ -282,7 +308,7 @@ impl Engine {
         contents: &Contents<'_>,
         appended: &Appended,
         segment: &Segment,
-    ) -> Vec<Listed> {
+    ) -> Published {
         let mut offset = appended.offset + contents.body_words();
         let mut places = contents.attached.iter().map(|attached| {
             let place = offset;
@@ -303,11 +329,12 @@ impl Engine {
                 is_dead: false,
             });
         }
-        for (mark, offset) in marks.into_iter().zip(places) {
+        let waiters = marks.into_iter().zip(places).map(|(mark, offset)| {
             let slot = Slot::new(mark.hash, appended.segment, offset);
-            mark.publish(Some(slot));
-        }
-        listed
+            mark.publish(Some(slot))
+        });
+        let waiters = waiters.collect();
+        Published { listed, waiters }
     }
 
     /// The version of an entity, as durable as the level asks.
@@ -399,9 +426,14 @@ impl Mark<'_> {
         })
     }
 
-    /// Publishes what the key is now, and wakes those who wait.
-    pub(super) fn publish(mut self, slot: Option<Slot>) {
-        self.end(slot, true);
+    /// Publishes what the key is now; who waited for that is to be woken.
+    pub(super) fn publish(mut self, slot: Option<Slot>) -> Waiters {
+        self.end(slot, true)
+    }
+
+    /// Leaves the key as it was; who waited for that is to be woken.
+    pub(super) fn undo(mut self) -> Waiters {
+        self.end(None, false)
     }
 
     /// Appends the removal of what was found, on this promise, and publishes it; where it ends.
@@ -435,11 +467,11 @@ impl Mark<'_> {
             .unwrap_or_else(|_| unreachable!("a promised removal has room"));
         // Needed as long as a copy exists, and nobody knows how long that is.
         segment.worth().keep_removals_until(u64::MAX);
-        self.publish(None);
+        self.publish(None).wake();
         appended.end
     }
 
-    fn end(&mut self, slot: Option<Slot>, is_changed: bool) {
+    fn end(&mut self, slot: Option<Slot>, is_changed: bool) -> Waiters {
         self.ended = true;
         let old = self.found.as_ref().map(|found| found.slot);
         let old = old.filter(|_| is_changed);
@@ -465,14 +497,14 @@ impl Mark<'_> {
                 _ => {}
             }
         }
-        waiters.wake();
+        waiters
     }
 }
 
 impl Drop for Mark<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.end(None, false);
+            self.end(None, false).wake();
         }
     }
 }

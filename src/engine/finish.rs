@@ -2,7 +2,7 @@
 
 use crate::block::block_on;
 use crate::domain::Domain;
-use crate::engine::attached::{Attachments, Prepared, Unmarked};
+use crate::engine::attached::{Attachments, Mark, Prepared, Published};
 use crate::engine::change::Change;
 use crate::engine::claim::Grant;
 use crate::engine::lookup::{Examined, Stored, check_open};
@@ -199,9 +199,10 @@ impl Engine {
             Ok(marks) => marks,
             Err(unmarked) => {
                 undone(&mut change);
-                return Err(match unmarked {
-                    Unmarked::Refused(error) => refused(error),
-                    Unmarked::Stale(error, end) => FinishStep::Stale(error, end),
+                unmarked.waiters.into_iter().for_each(Waiters::wake);
+                return Err(match unmarked.end {
+                    None => refused(unmarked.error),
+                    Some(end) => FinishStep::Stale(unmarked.error, end),
                 });
             }
         };
@@ -215,8 +216,9 @@ impl Engine {
             Ok(appended) => appended,
             Err(NoSpace { words }) => {
                 // The rest of the segment is too small, and to be given up it must be paid for.
-                drop(marks);
+                let waiters: Vec<_> = marks.into_iter().map(Mark::undo).collect();
                 undone(&mut change);
+                waiters.into_iter().for_each(Waiters::wake);
                 return Err(FinishStep::Rest(words));
             }
         };
@@ -230,12 +232,10 @@ impl Engine {
                 .worth()
                 .add(contents.deadline_ms, contents.body_words());
         }
-        if !attached.is_empty() {
-            let listed = self.publish_attached(&prepared, marks, &contents, &appended, &segment);
-            if let Some(registered) = registered {
-                registered.list(listed, self.time.monotonic_ms());
-            }
-        }
+        let published = match attached.is_empty() {
+            true => Published::default(),
+            false => self.publish_attached(&prepared, marks, &contents, &appended, &segment),
+        };
         change.retire(|stripe| {
             if completed {
                 let slot = Slot::new(grant.hash, appended.segment, appended.offset);
@@ -243,6 +243,11 @@ impl Engine {
             }
             !completed
         });
+        // Whoever is woken may run here at once, and come back: nothing is marked any more.
+        published.waiters.into_iter().for_each(Waiters::wake);
+        if let Some(registered) = registered {
+            registered.list(published.listed, self.time.monotonic_ms());
+        }
         // The segment was held from before the slot was published, so that the caller's own answer
         // can't be gone.
         let stored = completed.then(|| Stored::written(&contents, &appended, segment));

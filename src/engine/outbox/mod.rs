@@ -187,7 +187,8 @@ impl Engine {
                 Ok((appended, segment)) => {
                     promise.spend(contents.words());
                     segment.worth().add(contents.deadline_ms, contents.words());
-                    mark.publish(Some(Slot::new(hash, appended.segment, appended.offset)));
+                    let slot = Slot::new(hash, appended.segment, appended.offset);
+                    mark.publish(Some(slot)).wake();
                     break;
                 }
                 Err(NoSpace { words }) => {
