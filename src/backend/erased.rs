@@ -112,7 +112,7 @@ impl<B: Backend> ErasedBackend for B {
 }
 
 /// [`Guard`] without its type.
-pub(super) trait ErasedGuard: fmt::Debug + Send {
+pub(super) trait ErasedGuard: fmt::Debug + Send + Sync {
     fn key(&self) -> &Key;
 
     fn fingerprint(&self) -> Fingerprint;

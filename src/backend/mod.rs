@@ -215,7 +215,7 @@ impl Default for BackendLimits {
 ///
 /// Dropped, it leaves its key interrupted: at once where the store is embedded, as soon as a shared
 /// one hears of it, and at the latest when the lease is over.
-pub trait Guard: fmt::Debug + Send + 'static + Sized {
+pub trait Guard: fmt::Debug + Send + Sync + 'static + Sized {
     /// The key.
     fn key(&self) -> &Key;
 

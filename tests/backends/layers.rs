@@ -96,8 +96,8 @@ async fn answer(run: usize, call: Call) -> Result<Response<Full<Bytes>>, Infalli
 }
 
 async fn http_holds(backend: impl Backend, other_process: impl Backend) {
-    let served = Served::new(backend.clone(), LONG);
-    let other = Served::new(other_process, LONG);
+    let served = Served::new(backend.clone(), Duration::from_secs(60));
+    let other = Served::new(other_process, Duration::from_secs(60));
     let mut callers = JoinSet::new();
     for caller in 0..10 {
         let served = if caller % 2 == 0 { &served } else { &other }.clone();

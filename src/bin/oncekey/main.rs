@@ -82,6 +82,7 @@ enum Command {
 }
 
 #[derive(Args)]
+#[group(skip)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Export {
     #[command(subcommand)]
@@ -91,6 +92,7 @@ struct Export {
 }
 
 #[derive(Args)]
+#[group(skip)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Import {
     #[command(subcommand)]
