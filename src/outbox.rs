@@ -15,7 +15,7 @@
 //!   hand. Deliveries that a crash cut off do not count as attempts.
 //! * **Bounded.** A store takes [`Options::max_outbox`](crate::Options::max_outbox) messages, dead
 //!   letters included; then completions with messages are refused with
-//!   [`WriteError::OutboxFull`](crate::WriteError::OutboxFull) and keep their guard. A message takes
+//!   `WriteError::OutboxFull` and keep their guard. A message takes
 //!   about a hundred bytes of memory, whatever it says.
 //! * **Durable first.** In [`Durability::Sync`](crate::Durability::Sync) no message is handed out that a
 //!   loss of power can take back. An acknowledgement is not waited for: one that is lost brings the
