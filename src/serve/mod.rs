@@ -21,7 +21,7 @@
 //! the key's name as its id, the value as its response, its expiry as its retention. One without an
 //! expiry is kept until the end of the year 9999, which `TTL` answers with -1. Each change is one record,
 //! so a crash leaves the old value or the new one. Calls on one key are one after the other, whoever makes
-//! them, other users of the same [`Store`] included; a command on several keys is not one step for all of
+//! them, other users of the same [`Store`](crate::Store) included; a command on several keys is not one step for all of
 //! them.
 //!
 //! An answer is sent when everything it rests on is as durable as the store's
