@@ -117,6 +117,7 @@ impl Values {
 
     /// Lets `decide` say what becomes of a key, given its value and the store time in ms; the position
     /// that the answer rests on. It may be asked several times: what it said last was done.
+    #[cfg(feature = "serve")]
     pub(crate) async fn change(
         &self,
         id: &[u8],
@@ -175,6 +176,7 @@ impl Values {
     }
 
     /// Whether [`reach`](Self::reach) would have nothing to wait for.
+    #[cfg(feature = "serve")]
     pub(crate) fn is_reached(&self, end: u64) -> bool {
         self.engine.is_reached(end, self.level())
     }

@@ -36,6 +36,10 @@ pub(crate) enum Next {
     /// It is completed with this response, until this store time in ms.
     Store { response: Bytes, deadline_ms: u64 },
     /// It is absent.
+    #[cfg_attr(
+        not(any(test, feature = "serve")),
+        allow(dead_code, reason = "an import removes nothing")
+    )]
     Remove,
 }
 
