@@ -15,7 +15,7 @@ mod attached;
 mod change;
 mod claim;
 mod finish;
-pub(crate) mod identity;
+mod identity;
 mod lookup;
 mod maintenance;
 mod open;

@@ -22,7 +22,7 @@ use crate::engine::{Engine, Promise, RoomError};
 use crate::error::ClaimError;
 use crate::fingerprint::Fingerprint;
 use crate::index::stripe::Candidates;
-use crate::index::{Live, Phase};
+use crate::index::{Live, Phase, Slot};
 use crate::key::Key;
 use crate::log::append::NoSpace;
 use crate::log::record::{Contents, Kind, words_for};
@@ -281,7 +281,7 @@ impl Engine {
             if let Some(old) = &seen.found {
                 stripe.remove_completed(old.slot);
             }
-            let slot = crate::index::Slot::new(seen.hash, appended.segment, appended.offset);
+            let slot = Slot::new(seen.hash, appended.segment, appended.offset);
             stripe.insert_completed(slot);
             false
         });
