@@ -312,5 +312,5 @@ fn spawn<T: Send + 'static>(
     body: impl FnOnce(&Store) -> T + Send + 'static,
 ) -> thread::JoinHandle<T> {
     let store = Arc::clone(store);
-    thread::spawn(move || body(&store))
+    sync::spawn(move || body(&store))
 }
