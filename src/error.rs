@@ -14,6 +14,7 @@ use crate::limit_reached::LimitReached;
 use crate::operation::Operation;
 use crate::options::ClaimOptionsError;
 use crate::token::Token;
+use crate::version::{AttachmentError, StaleVersion, VersionGap};
 
 /// Why the store as a whole refuses: the part that every call shares.
 #[derive(Clone, Debug)]
@@ -264,6 +265,20 @@ pub enum WriteError {
     /// No room under [`Options::max_disk_bytes`](crate::Options::max_disk_bytes): nothing was
     /// written and the guard still holds the key.
     LimitReached(LimitReached),
+    /// An entity has a newer version already: nothing was written and the guard still holds the key.
+    StaleVersion(StaleVersion),
+    /// Versions of an entity are missing: nothing was written and the guard still holds the key.
+    VersionGap(VersionGap),
+    /// As many messages wait in the outbox as
+    /// [`Options::max_outbox`](crate::Options::max_outbox) allows: nothing was written and the guard
+    /// still holds the key.
+    OutboxFull {
+        /// The limit.
+        limit: usize,
+    },
+    /// What was to be stored with the completion cannot be: nothing was written and the guard still
+    /// holds the key.
+    Attachment(AttachmentError),
     /// The record was written but its sync failed: whether it survives a power loss is unknown.
     OutcomeUnknown(Unavailable),
     /// The record was written but can't be read back.
@@ -302,6 +317,14 @@ impl fmt::Display for WriteError {
             }
             Self::Options(error) => error.fmt(f),
             Self::TicketNeedsLease => f.write_str("a ticket needs a claim with Lease::For"),
+            Self::StaleVersion(error) => error.fmt(f),
+            Self::VersionGap(error) => error.fmt(f),
+            Self::Attachment(error) => error.fmt(f),
+            Self::OutboxFull { limit } => write!(
+                f,
+                "the messages would be more than the {limit} that the outbox takes; deliver some, \
+                 discard dead letters, or raise Options::max_outbox"
+            ),
             Self::OutOfSpace(error) => error.fmt(f),
             Self::LimitReached(error) => error.fmt(f),
             Self::OutcomeUnknown(error) => {
@@ -320,6 +343,9 @@ impl std::error::Error for WriteError {
             Self::Options(error) => Some(error),
             Self::OutOfSpace(error) => Some(error),
             Self::LimitReached(error) => Some(error),
+            Self::StaleVersion(error) => Some(error),
+            Self::VersionGap(error) => Some(error),
+            Self::Attachment(error) => Some(error),
             Self::OutcomeUnknown(error) | Self::Unavailable(error) => Some(error),
             Self::Damaged(error) => Some(error),
             Self::Backend(error) => Some(error),
@@ -479,5 +505,6 @@ convert! {
     OutOfSpace => WriteError::OutOfSpace,
     LimitReached => WriteError::LimitReached,
     Unavailable => WriteError::Unavailable,
+    AttachmentError => WriteError::Attachment,
     ClaimError => AdminError::Claim,
 }

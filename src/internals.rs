@@ -2,8 +2,10 @@
 //! contents, and a store whose identity is always the same. Exists only with the feature `testing`;
 //! no promise is made about it.
 
+use crate::domain::Domain;
 use crate::fingerprint::Fingerprint;
 use crate::fs::simulated::SimulatedDisk;
+use crate::log::attached::attached;
 use crate::log::header::{Header, PAGE_BYTES, PageWriter};
 use crate::log::index_file::{self, Entry, IndexFile, Place, Summary};
 use crate::log::meta::{Meta, MetaFile};
@@ -72,6 +74,8 @@ pub fn records() -> Vec<Vec<u8>> {
             let done = kind == Kind::Complete;
             let contents = Contents {
                 kind,
+                domain: Domain::Operations,
+                is_dead: false,
                 fingerprint: Fingerprint::of(b"request"),
                 token: if full { 600 } else { 0 },
                 ticket: if full { 520 } else { 0 },
@@ -85,6 +89,7 @@ pub fn records() -> Vec<Vec<u8>> {
                 principal: (done && full).then_some(&b"alice"[..]),
                 checkpoint: if full { b"half way" } else { b"" },
                 response: (done && full).then_some(&b"response"[..]),
+                attached: &[],
             };
             records.push(written(&contents, 700, 512, SEED));
         }
@@ -98,8 +103,14 @@ pub fn record(bytes: &[u8]) -> bool {
     let Ok(record) = Record::parse(bytes, SEED) else {
         return false;
     };
+    if record.extension_bytes > 0 {
+        // What is attached is written by itself.
+        return attached(&record, bytes, record.sequence, SEED).all(|one| one.is_ok());
+    }
     let contents = Contents {
         kind: record.kind,
+        domain: record.domain,
+        is_dead: record.is_dead,
         fingerprint: record.fingerprint,
         token: record.token,
         ticket: record.ticket,
@@ -113,6 +124,7 @@ pub fn record(bytes: &[u8]) -> bool {
         principal: record.principal,
         checkpoint: record.checkpoint,
         response: record.response,
+        attached: &[],
     };
     let mut again = written(&contents, record.sequence, record.watermark, SEED);
     if record.is_copy {
@@ -137,7 +149,11 @@ pub fn side_cars() -> Vec<Vec<u8>> {
     let kinds = [Kind::Complete, Kind::Claim, Kind::Release];
     let entry = |number: usize| Entry {
         reversed_hash: (number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15),
-        place: Place::new(FIRST_RECORD + 40 * number as u64, kinds[number % 3]),
+        place: Place::new(
+            FIRST_RECORD + 40 * number as u64,
+            kinds[number % 3],
+            Domain::Operations,
+        ),
     };
     let of = |count: usize| {
         let summary = Summary {

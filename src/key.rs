@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_secret, xxh3_128_with_secret};
 
+use crate::domain::Domain;
 use crate::limits::KEY_PART_BYTES_MAX;
 use crate::log::word::mix;
 
@@ -67,6 +68,7 @@ pub struct Key {
     bytes: Arc<[u8]>,
     scope_len: u16,
     operation_len: u16,
+    domain: Domain,
 }
 
 // The casts in `new` and `lengths` rely on it: a part, and the sum of all three, fit into a u16.
@@ -115,6 +117,7 @@ impl Key {
             bytes,
             scope_len: scope.len() as u16,
             operation_len: operation.len() as u16,
+            domain: Domain::Operations,
         })
     }
 
@@ -173,7 +176,18 @@ impl Key {
         (self.scope_len, self.operation_len, id_len)
     }
 
-    /// A key from the log or a ticket. Trusts neither the bytes nor the lengths.
+    /// The same parts as a key of another domain.
+    pub(crate) fn within(mut self, domain: Domain) -> Self {
+        self.domain = domain;
+        self
+    }
+
+    #[inline]
+    pub(crate) fn domain(&self) -> Domain {
+        self.domain
+    }
+
+    /// The key of an operation, from a ticket. Trusts neither the bytes nor the lengths.
     pub(crate) fn from_parts(bytes: &[u8], lengths: (u16, u16, u16)) -> Result<Self, MalformedKey> {
         let (scope_len, operation_len, id_len) = lengths;
         let lens = [scope_len, operation_len, id_len].map(usize::from);
@@ -186,10 +200,11 @@ impl Key {
             bytes: bytes.into(),
             scope_len,
             operation_len,
+            domain: Domain::Operations,
         })
     }
 
-    /// Whether a key in the log is this one. For bytes and lengths of any origin.
+    /// Whether a key of its domain in the log is this one. For bytes and lengths of any origin.
     #[inline]
     pub(crate) fn matches(&self, lengths: (u16, u16, u16), bytes: &[u8]) -> bool {
         self.lengths() == lengths && *self.bytes == *bytes
@@ -211,11 +226,13 @@ impl Key {
     /// at the log, since the index compares whole keys, and is never taken for equality.
     #[inline]
     pub(crate) fn hash_with(&self, secret: &[u8; 192]) -> u64 {
-        hash(&self.bytes, self.scope_len, self.operation_len, secret)
+        let lengths = (self.scope_len, self.operation_len);
+        hash(self.domain, &self.bytes, lengths, secret)
     }
 
     /// The same of a key in the log; `None` for bytes that are no key.
     pub(crate) fn hash_of(
+        domain: Domain,
         bytes: &[u8],
         lengths: (u16, u16, u16),
         secret: &[u8; 192],
@@ -224,7 +241,14 @@ impl Key {
         let lens = [scope_len, operation_len, id_len].map(usize::from);
         let is_key = check_parts(lens, KEY_PART_BYTES_MAX).is_ok()
             && lens.iter().sum::<usize>() == bytes.len();
-        is_key.then(|| hash(bytes, scope_len, operation_len, secret))
+        is_key.then(|| hash(domain, bytes, (scope_len, operation_len), secret))
+    }
+
+    /// The hash of scope and operation alone: a message's topic and key.
+    pub(crate) fn lane(&self, secret: &[u8; 192]) -> u64 {
+        let lengths = (self.scope_len, self.operation_len);
+        let len = usize::from(self.scope_len) + usize::from(self.operation_len);
+        hash(self.domain, &self.bytes[..len], lengths, secret)
     }
 
     /// A digest of a key in the log, wide enough to stand for the key where the keys of a whole store
@@ -245,9 +269,11 @@ impl Key {
 }
 
 #[inline]
-fn hash(bytes: &[u8], scope_len: u16, operation_len: u16, secret: &[u8; 192]) -> u64 {
+fn hash(domain: Domain, bytes: &[u8], lengths: (u16, u16), secret: &[u8; 192]) -> u64 {
+    let (scope_len, operation_len) = lengths;
     let lengths = u64::from(scope_len) << 16 | u64::from(operation_len);
-    mix(xxh3_64_with_secret(bytes, secret) ^ lengths)
+    let domain = (domain as u64) << 32;
+    mix(xxh3_64_with_secret(bytes, secret) ^ domain ^ lengths)
 }
 
 #[inline]
@@ -270,6 +296,7 @@ impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
         // A guard and the index hold clones of one key, as a rule.
         self.lengths() == other.lengths()
+            && self.domain == other.domain
             && (Arc::ptr_eq(&self.bytes, &other.bytes) || self.bytes == other.bytes)
     }
 }
@@ -278,6 +305,7 @@ impl Eq for Key {}
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
+        self.domain.hash(state);
         self.lengths().hash(state);
         self.bytes.hash(state);
     }
@@ -292,7 +320,7 @@ impl PartialOrd for Key {
 /// By scope, then operation, then id.
 impl Ord for Key {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.parts().cmp(&other.parts())
+        (self.parts(), self.domain).cmp(&(other.parts(), other.domain))
     }
 }
 

@@ -67,6 +67,8 @@
 //! | find keys that hang or wait to be reconciled | [`Store::pending`], [`Store::interrupted`] |
 //! | find out what became of what was cut off | [`Store::reconcile`] |
 //! | handle each event of a queue once | [`inbox::Inbox`] |
+//! | send messages with a result, at least once | [`Completion::send`], [`outbox::Outbox`] |
+//! | refuse late events by the version of what they change | [`Completion::version`], [`Store::version`] |
 //! | free a key by hand | [`Store::interrupt`], [`Store::forget`] |
 //! | choose durability, retention, limits | [`Options`], [`ClaimOptions`], [`limits`] |
 //! | look into a store beside the process that has it open | [`Reader`] |
@@ -256,9 +258,11 @@ mod claim;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod clock;
+mod completion;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod corruption;
+mod domain;
 mod engine;
 mod error;
 mod fingerprint;
@@ -278,6 +282,7 @@ mod metrics;
 mod open_error;
 mod operation;
 mod options;
+pub mod outbox;
 mod parallel;
 mod reader;
 pub mod reconcile;
@@ -306,6 +311,7 @@ mod timer;
 mod token;
 #[cfg(any(feature = "redis", feature = "serve"))]
 mod values;
+mod version;
 
 pub use self::public::*;
 
@@ -328,6 +334,7 @@ pub mod testing {
 mod public {
     pub use crate::claim::{Claim, InProgress, Mismatch, Saved, TooLate};
     pub use crate::clock::{Clock, ManualClock, SystemClock};
+    pub use crate::completion::Completion;
     pub use crate::corruption::{Corruption, Damage};
     pub use crate::error::{
         Abandoned, AccessDenied, AdminError, ClaimError, Damaged, FinishError, OutOfSpace,
@@ -341,7 +348,7 @@ mod public {
     #[cfg(feature = "metrics")]
     pub use crate::metrics::describe_metrics;
     pub use crate::open_error::OpenError;
-    pub use crate::operation::{Completion, Operation, Previous};
+    pub use crate::operation::{Operation, Previous};
     pub use crate::options::{
         ClaimOptions, ClaimOptionsError, Durability, Lease, Options, OptionsError, Recovery,
     };
@@ -354,4 +361,5 @@ mod public {
     pub use crate::store::{Forget, Store};
     pub use crate::ticket::{ResumeError, Ticket, TicketError};
     pub use crate::token::Token;
+    pub use crate::version::{AttachmentError, EntityVersion, Expected, StaleVersion, VersionGap};
 }

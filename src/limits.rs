@@ -20,6 +20,9 @@
 //! | waiters for one key | 0 | 1,024 | 16,777,216 | [`max_waiters_per_key`] |
 //! | waiters in all | 0 | 65,536 | 16,777,216 | [`max_waiters`] |
 //! | retention | 1 s | 24 h | 3,653 days | [`retention`] |
+//! | retention of versions | 1 s | 365 days | 3,653 days | [`version_retention`] |
+//! | messages in the outbox | 0 | 100,000 | 10 million | [`max_outbox`] |
+//! | messages and versions in one completion | 0 | | 256 | |
 //! | lease | 1 ms | none | 3,653 days | [`lease`] |
 //! | bytes a second of maintenance | 64 KiB | 64 MiB | 16 GiB | [`maintenance_rate`] |
 //! | clock jump at open | 0 | 30 days | | [`max_clock_jump`] |
@@ -34,6 +37,8 @@
 //! [`max_waiters_per_key`]: crate::Options::max_waiters_per_key
 //! [`max_waiters`]: crate::Options::max_waiters
 //! [`retention`]: crate::Options::retention
+//! [`max_outbox`]: crate::Options::max_outbox
+//! [`version_retention`]: crate::Options::version_retention
 //! [`lease`]: crate::Options::lease
 //! [`maintenance_rate`]: crate::Options::maintenance_rate
 //! [`max_clock_jump`]: crate::Options::max_clock_jump
@@ -84,6 +89,15 @@ pub const RETENTION_DEFAULT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Longest time that a completed result answers: 3,653 days, ten years with their leap days.
 pub const RETENTION_MAX: Duration = Duration::from_secs(3_653 * 24 * 60 * 60);
 
+/// How long an entity's version is kept from when it was last set, by default: 365 days.
+pub const VERSION_RETENTION_DEFAULT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// Messages that the outbox holds by default: 100,000.
+pub const OUTBOX_DEFAULT: usize = 100_000;
+/// Messages that the outbox can be set to hold: 10 million.
+pub const OUTBOX_MAX: usize = 10_000_000;
+/// Messages and versions in one completion: 256.
+pub const ATTACHED_MAX: usize = 256;
+
 /// Shortest lease: 1 millisecond.
 pub const LEASE_MIN: Duration = Duration::from_millis(1);
 /// Longest lease: 3,653 days, ten years with their leap days.
@@ -129,4 +143,7 @@ const _: () = {
     assert!(WAITERS_PER_KEY_DEFAULT <= WAITERS_DEFAULT && WAITERS_DEFAULT <= WAITERS_MAX);
     assert!(RETENTION_MIN.as_millis() <= RETENTION_DEFAULT.as_millis());
     assert!(RETENTION_DEFAULT.as_millis() <= RETENTION_MAX.as_millis());
+    assert!(VERSION_RETENTION_DEFAULT.as_millis() <= RETENTION_MAX.as_millis());
+    assert!(OUTBOX_DEFAULT <= OUTBOX_MAX);
+    assert!(ATTACHED_MAX <= u16::MAX as usize);
 };

@@ -49,6 +49,33 @@ const FAMILIES: &[Family<Stats>] = &[
         ],
     },
     Family {
+        name: "oncekey_versions",
+        kind: Kind::Gauge,
+        unit: Unit::Count,
+        help: "Entities with a version",
+        label: "",
+        series: &[("", |stats| stats.versions)],
+    },
+    Family {
+        name: "oncekey_outbox_messages",
+        kind: Kind::Gauge,
+        unit: Unit::Count,
+        help: "Messages of the outbox",
+        label: "state",
+        series: &[
+            ("outstanding", |stats| stats.outbox_messages),
+            ("dead_letter", |stats| stats.outbox_dead_letters),
+        ],
+    },
+    Family {
+        name: "oncekey_outbox_lag_milliseconds",
+        kind: Kind::Gauge,
+        unit: Unit::Milliseconds,
+        help: "How long the oldest outstanding message has been waiting",
+        label: "",
+        series: &[("", |stats| stats.outbox_lag_ms)],
+    },
+    Family {
         name: "oncekey_claims_total",
         kind: Kind::Counter,
         unit: Unit::Count,

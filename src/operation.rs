@@ -2,19 +2,20 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 
 use crate::block::block_on;
 use crate::claim::Saved;
 use crate::clock::time;
+use crate::completion::Completion;
 use crate::engine::{Engine, Finish, Grant, Level, Opened, Refusal, Stored};
 use crate::error::{FinishError, WriteError};
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
 use crate::log::commit::Lead;
-use crate::options::{ClaimOptions, Durability};
+use crate::options::Durability;
 use crate::ticket::Ticket;
 use crate::token::Token;
 
@@ -194,6 +195,7 @@ impl Operation {
             response: Some(response.as_ref()),
             principal: None,
             retention_ms: self.grant().retention_ms,
+            attachments: None,
         };
         let level = self.level(Lead::Allowed);
         self.finish_blocking(finish, level).map(completed)
@@ -214,14 +216,7 @@ impl Operation {
 
     /// Starts a completion with options of its own.
     pub fn complete_with<R: AsRef<[u8]>>(self, response: R) -> Completion<R> {
-        let durability = self.grant().level.durability;
-        Completion {
-            operation: self,
-            response: Some(response),
-            principal: None,
-            options: ClaimOptions::new(),
-            durability,
-        }
+        Completion::new(self, response)
     }
 
     /// Ends the operation as done without keeping a response: a duplicate learns that it is done and
@@ -297,6 +292,7 @@ impl Operation {
             response,
             principal: None,
             retention_ms: self.grant().retention_ms,
+            attachments: None,
         };
         self.finish(finish, level).await
     }
@@ -317,7 +313,11 @@ impl Operation {
         }
     }
 
-    async fn finish(self, finish: Finish<'_>, level: Level) -> Result<Option<Saved>, FinishError> {
+    pub(crate) async fn finish(
+        self,
+        finish: Finish<'_>,
+        level: Level,
+    ) -> Result<Option<Saved>, FinishError> {
         let result = match &self.grant {
             Some(grant) => self.engine.finish(grant, finish, level).await,
             None => Err(Refusal::LOST),
@@ -325,7 +325,7 @@ impl Operation {
         self.finished(result)
     }
 
-    fn finish_blocking(
+    pub(crate) fn finish_blocking(
         self,
         finish: Finish<'_>,
         level: Level,
@@ -354,6 +354,11 @@ impl Operation {
         }
     }
 
+    /// What the engine knows of the store.
+    pub(crate) fn settings(&self) -> &crate::options::Settings {
+        self.engine.settings()
+    }
+
     fn level(&self, lead: Lead) -> Level {
         Level {
             durability: self.grant().level.durability,
@@ -369,7 +374,7 @@ impl Operation {
     }
 
     /// Every public method takes the guard before its end, so there is a grant.
-    fn grant(&self) -> &Grant {
+    pub(crate) fn grant(&self) -> &Grant {
         self.grant
             .as_ref()
             .unwrap_or_else(|| unreachable!("the guard has ended"))
@@ -397,101 +402,6 @@ impl fmt::Debug for Operation {
     }
 }
 
-/// A completion with options of its own, from [`Operation::complete_with`]. Dropped without
-/// [`commit`](Self::commit) it leaves the key interrupted.
-#[must_use = "nothing is stored before commit"]
-#[derive(Debug)]
-pub struct Completion<R> {
-    operation: Operation,
-    response: Option<R>,
-    principal: Option<Vec<u8>>,
-    options: ClaimOptions,
-    durability: Durability,
-}
-
-impl<R: AsRef<[u8]>> Completion<R> {
-    /// How long the result answers, from now on: 1 second to 10 years. The claim's by default.
-    pub fn retention(mut self, retention: Duration) -> Self {
-        self.options = self.options.retention(retention);
-        self
-    }
-
-    /// For whom the result is: only [`Saved::for_principal`] with the same bytes gives it out. At
-    /// most 255 bytes.
-    pub fn principal(mut self, principal: impl Into<Vec<u8>>) -> Self {
-        self.principal = Some(principal.into());
-        self
-    }
-
-    /// Marks the operation as done and keeps no response: a duplicate learns that and is not run.
-    pub fn without_response(mut self) -> Self {
-        self.response = None;
-        self
-    }
-
-    /// How durable it must be before `commit` returns. The claim's by default.
-    pub fn durability(mut self, durability: Durability) -> Self {
-        self.durability = durability;
-        self
-    }
-
-    /// Stores the result.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Operation::complete`].
-    pub fn commit(self) -> Result<Saved, FinishError> {
-        let (this, retention_ms) = self.with_retention()?;
-        let level = this.level(Lead::Allowed);
-        let finish = finish(&this.response, &this.principal, retention_ms);
-        this.operation.finish_blocking(finish, level).map(completed)
-    }
-
-    /// [`commit`](Self::commit) without blocking, with the promise of
-    /// [`Operation::complete_async`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`Operation::complete`].
-    pub async fn commit_async(self) -> Result<Saved, FinishError> {
-        let (this, retention_ms) = self.with_retention()?;
-        let level = this.level(Lead::Never);
-        let finish = finish(&this.response, &this.principal, retention_ms);
-        this.operation.finish(finish, level).await.map(completed)
-    }
-
-    /// With how long the result is kept, in ms; an option out of range gives the guard back.
-    fn with_retention(self) -> Result<(Self, u64), FinishError> {
-        if !self.options.has_retention() {
-            let retention_ms = self.operation.grant().retention_ms;
-            return Ok((self, retention_ms));
-        }
-        match self.options.resolve(self.operation.engine.settings()) {
-            Ok(resolved) => Ok((self, resolved.retention_ms)),
-            Err(error) => Err(FinishError::held(error.into(), self.operation)),
-        }
-    }
-
-    fn level(&self, lead: Lead) -> Level {
-        Level {
-            durability: self.durability,
-            lead,
-        }
-    }
-}
-
-fn finish<'a, R: AsRef<[u8]>>(
-    response: &'a Option<R>,
-    principal: &'a Option<Vec<u8>>,
-    retention_ms: u64,
-) -> Finish<'a> {
-    Finish::Complete {
-        response: response.as_ref().map(AsRef::as_ref),
-        principal: principal.as_deref(),
-        retention_ms,
-    }
-}
-
-fn completed(saved: Option<Saved>) -> Saved {
+pub(crate) fn completed(saved: Option<Saved>) -> Saved {
     saved.unwrap_or_else(|| unreachable!("a completion has a stored result"))
 }

@@ -111,6 +111,7 @@ pub struct Options {
     durability: Durability,
     lease: Lease,
     retention: Duration,
+    version_retention: Duration,
     segment_bytes: u64,
     prepared_segments: usize,
     key_part_bytes_max: usize,
@@ -120,6 +121,7 @@ pub struct Options {
     reserved_response_bytes: Option<usize>,
     stripes: usize,
     pending_max: usize,
+    outbox_max: usize,
     keys_max: Option<usize>,
     keys_per_scope_max: Option<usize>,
     disk_bytes_max: Option<u64>,
@@ -143,6 +145,7 @@ impl Default for Options {
             durability: Durability::default(),
             lease: Lease::default(),
             retention: RETENTION_DEFAULT,
+            version_retention: crate::limits::VERSION_RETENTION_DEFAULT,
             segment_bytes: SEGMENT_BYTES_DEFAULT,
             prepared_segments: PREPARED_SEGMENTS_DEFAULT,
             key_part_bytes_max: KEY_PART_BYTES_DEFAULT,
@@ -150,6 +153,7 @@ impl Default for Options {
             reserved_response_bytes: None,
             stripes: STRIPES_DEFAULT,
             pending_max: PENDING_DEFAULT,
+            outbox_max: crate::limits::OUTBOX_DEFAULT,
             keys_max: None,
             keys_per_scope_max: None,
             disk_bytes_max: None,
@@ -202,6 +206,13 @@ impl Options {
     /// that takes.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
+        self
+    }
+
+    /// How long an entity's version is kept from when it was last set: 1 second to 3,653 days, 365 days
+    /// by default. Longer than any event can come late: afterwards the entity counts as never seen.
+    pub fn version_retention(mut self, retention: Duration) -> Self {
+        self.version_retention = retention;
         self
     }
 
@@ -349,6 +360,15 @@ impl Options {
     /// pending or interrupted when the store is opened count, but never prevent opening it.
     pub fn max_pending(mut self, keys: usize) -> Self {
         self.pending_max = keys;
+        self
+    }
+
+    /// Messages that the [outbox](crate::outbox) holds, dead letters included: 0 to 10 million. Default:
+    /// 100,000. Beyond it completions with messages get
+    /// [`WriteError::OutboxFull`](crate::WriteError::OutboxFull). Each takes about a hundred bytes of
+    /// memory.
+    pub fn max_outbox(mut self, messages: usize) -> Self {
+        self.outbox_max = messages;
         self
     }
 

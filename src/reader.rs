@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::clock::{Clock, SystemClock, time};
 use crate::corruption::{Corruption, Damage};
+use crate::domain::Domain;
 use crate::fingerprint::Fingerprint;
 use crate::fs::os::OsStorage;
 use crate::key::Key;
@@ -339,6 +340,7 @@ impl Reader {
         for at in 0..self.survey.file_count() {
             let visited = self.survey.visit(at, &mut |record| {
                 if flow.is_continue()
+                    && record.domain == Domain::Operations
                     && let Ok(key) = Key::from_parts(record.key, record.key_lengths)
                 {
                     flow = visit(record, &key);

@@ -131,6 +131,14 @@ fn shard() -> usize {
 pub struct Stats {
     /// Keys with a result, expired ones whose space was not yet reclaimed included.
     pub completed_keys: u64,
+    /// Entities with a version, expired ones whose space was not yet reclaimed included.
+    pub versions: u64,
+    /// Messages in the [outbox](crate::outbox) that are to be delivered.
+    pub outbox_messages: u64,
+    /// Messages that failed too often.
+    pub outbox_dead_letters: u64,
+    /// How long the oldest message has been waiting to be delivered, in ms: how far the dispatcher lags.
+    pub outbox_lag_ms: u64,
     /// Keys being claimed, pending or interrupted.
     pub pending_keys: u64,
     /// Of those, the interrupted ones.

@@ -35,6 +35,7 @@ use crate::snapshot::{self, Snapshot, SnapshotError};
 use crate::stats::Stats;
 use crate::ticket::{ResumeError, Ticket};
 use crate::token::Token;
+use crate::version::EntityVersion;
 
 /// An open idempotency-key store.
 ///
@@ -179,12 +180,6 @@ impl Store {
     /// See [`Operation::downstream_key`].
     pub(crate) fn derive(&self, key: &Key, fingerprint: Fingerprint, label: &str) -> String {
         self.engine.downstream_key(key, fingerprint, label)
-    }
-
-    /// What is beneath, for those who change values in one step and share syncs among many calls.
-    #[cfg(any(test, feature = "redis", feature = "serve"))]
-    pub(crate) fn engine(&self) -> &Arc<Opened> {
-        &self.engine
     }
 
     pub(crate) fn settings(&self) -> &crate::options::Settings {
@@ -364,6 +359,57 @@ impl Store {
         };
         let forgotten = self.engine.forget(key, true, level).await?;
         Ok(forgotten == Forgotten::Removed)
+    }
+
+    /// The version of an entity, as [`Completion::version`](crate::Completion::version) set it; `None`
+    /// where it has none. In [`Durability::Sync`](crate::Durability::Sync) no power loss can take the
+    /// answer back.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError`] on a store that is closed or damaged, and for a name that is too long.
+    pub fn version(&self, entity: impl AsRef<[u8]>) -> Result<Option<EntityVersion>, ClaimError> {
+        let look = block_on(
+            self.engine
+                .version(entity.as_ref(), self.level(Lead::Allowed)),
+        )?;
+        Ok(EntityVersion::new(look))
+    }
+
+    /// [`version`](Self::version) without blocking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`version`](Self::version).
+    pub async fn version_async(
+        &self,
+        entity: impl AsRef<[u8]>,
+    ) -> Result<Option<EntityVersion>, ClaimError> {
+        let look = self
+            .engine
+            .version(entity.as_ref(), self.level(Lead::Never));
+        look.await.map(EntityVersion::new)
+    }
+
+    /// Removes the version of an entity, which counts as never seen from then on; whether it had one.
+    /// Durable on return in [`Durability::Sync`](crate::Durability::Sync).
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError::Claim`] as for [`version`](Self::version), or where there is no room for it.
+    pub fn forget_version(&self, entity: impl AsRef<[u8]>) -> Result<bool, AdminError> {
+        let level = self.level(Lead::Allowed);
+        block_on(self.engine.forget_version(entity.as_ref(), level))
+    }
+
+    /// [`forget_version`](Self::forget_version) without blocking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`forget_version`](Self::forget_version).
+    pub async fn forget_version_async(&self, entity: impl AsRef<[u8]>) -> Result<bool, AdminError> {
+        let level = self.level(Lead::Never);
+        self.engine.forget_version(entity.as_ref(), level).await
     }
 
     /// Takes a key from an owner that hangs: the key is interrupted, the owner's later calls give
@@ -583,6 +629,14 @@ impl Store {
             }
         }
         let (counters, log) = (&engine.counters, engine.log());
+        stats.versions = engine.version_count() as u64;
+        stats.completed_keys = stats.completed_keys.saturating_sub(stats.versions);
+        let outbox = engine.outbox_state();
+        stats.outbox_messages = outbox.outstanding as u64;
+        stats.outbox_dead_letters = outbox.dead as u64;
+        stats.outbox_lag_ms = outbox.lag_ms;
+        let messages = stats.outbox_messages + stats.outbox_dead_letters;
+        stats.completed_keys = stats.completed_keys.saturating_sub(messages);
         stats.pending_keys = engine.pending_count() as u64;
         stats.waiters = engine.waiting_count() as u64;
         stats.claims_started = counters.started.total();
@@ -788,6 +842,10 @@ impl Store {
             keys.extend(listed);
         }
         Ok(keys)
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Opened> {
+        &self.engine
     }
 
     fn level(&self, lead: Lead) -> Level {

@@ -212,9 +212,13 @@ mod modelled {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
         builder.max_branches = builder.max_branches.max(10_000);
+        let model = std::sync::Arc::new(model);
         builder.check(move || {
             counted.fetch_add(1, Ordering::Relaxed);
-            model();
+            let model = std::sync::Arc::clone(&model);
+            spawn(move || model())
+                .join()
+                .expect("its panic ends the process of the model");
         });
         println!(
             "explored {:>8} schedules in {:>6.1} s: {}",
@@ -222,6 +226,17 @@ mod modelled {
             begun.elapsed().as_secs_f64(),
             std::thread::current().name().unwrap_or_default(),
         );
+    }
+
+    /// A thread of a model. What a thread of a model has by itself, 32 KiB, is too little for a whole
+    /// transition.
+    #[cfg(test)]
+    pub(crate) fn spawn<T: Send + 'static>(
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> loom::thread::JoinHandle<T> {
+        const STACK_WORDS: usize = 16 << 10;
+        let thread = loom::thread::Builder::new().stack_size(STACK_WORDS);
+        thread.spawn(body).expect("a thread of a model")
     }
 
     /// Time never passes in a model.

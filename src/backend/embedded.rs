@@ -6,11 +6,12 @@ use bytes::Bytes;
 
 use crate::backend::{Answer, Backend, BackendLimits, Guard, Outcome, Progress};
 use crate::claim::{Claim, InProgress, Saved};
+use crate::completion::Completion;
 use crate::error::{AdminError, ClaimError, FinishError, WriteError};
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
 use crate::listing::{KeyState, PendingKey};
-use crate::operation::{Completion, Operation, Previous};
+use crate::operation::{Operation, Previous};
 use crate::options::{ClaimOptions, ClaimOptionsError};
 use crate::store::{Forget, Store};
 use crate::token::Token;

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::block::block_on;
 use crate::clock::time;
+use crate::domain::Domain;
 use crate::engine::lookup::{Examined, Found, Located, check_open};
 use crate::engine::{Engine, Level, Promise, RoomError};
 use crate::error::{Abandoned, ClaimError, WriteError};
@@ -483,6 +484,8 @@ impl Engine {
         };
         let contents = Contents {
             kind: Kind::Claim,
+            domain: Domain::Operations,
+            is_dead: false,
             fingerprint: before.fingerprint,
             token: 0,
             ticket,
@@ -496,6 +499,7 @@ impl Engine {
             principal: None,
             checkpoint: checkpoint.as_deref().unwrap_or_default(),
             response: None,
+            attached: &[],
         };
         let mut held = promise.take().unwrap_or(Promise {
             log: &self.log,

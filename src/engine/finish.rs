@@ -1,6 +1,9 @@
 //! Ending an operation: completed, released, abandoned, interrupted, forgotten.
 
 use crate::block::block_on;
+use crate::domain::Domain;
+use crate::engine::attached::{Attachments, Mark, Prepared, Published};
+use crate::engine::change::Change;
 use crate::engine::claim::Grant;
 use crate::engine::lookup::{Examined, Found, Stored, check_open};
 use crate::engine::{Engine, Level, Promise, RoomError};
@@ -11,7 +14,7 @@ use crate::key::Key;
 use crate::limits::PRINCIPAL_BYTES_MAX;
 use crate::log::append::NoSpace;
 use crate::log::commit::Lead;
-use crate::log::record::{Contents, Kind, words_for};
+use crate::log::record::{Contents, Kind, Record, words_for};
 use crate::options::Durability;
 use crate::sync::{self, mutation};
 
@@ -23,6 +26,8 @@ pub(crate) enum Finish<'a> {
         response: Option<&'a [u8]>,
         principal: Option<&'a [u8]>,
         retention_ms: u64,
+        /// What is stored with it.
+        attachments: Option<&'a Attachments>,
     },
     /// Nothing happened.
     Release,
@@ -52,7 +57,7 @@ impl Engine {
         level: Level,
     ) -> Result<Option<Stored>, Refusal> {
         self.check_finish(finish)?;
-        let (end, stored) = self.finish_with_room(grant, finish).await?;
+        let (end, stored) = self.finish_with_room(grant, finish, level).await?;
         self.counters.count_finish(stored.is_some());
         match self.reach(end, level).await {
             Ok(()) => Ok(stored),
@@ -72,8 +77,8 @@ impl Engine {
         let (end, stored) = match self.finish_written(grant, finish, &mut None, &mut None) {
             Ok(written) => written,
             Err(FinishStep::Refused(refusal)) => return Err(refusal),
-            Err(FinishStep::Room(_) | FinishStep::Rest(_)) => {
-                block_on(self.finish_with_room(grant, finish))?
+            Err(FinishStep::Room(_) | FinishStep::Rest(_) | FinishStep::Stale(..)) => {
+                block_on(self.finish_with_room(grant, finish, level))?
             }
         };
         self.counters.count_finish(stored.is_some());
@@ -87,6 +92,7 @@ impl Engine {
         &self,
         grant: &Grant,
         finish: Finish<'_>,
+        level: Level,
     ) -> Result<(u64, Option<Stored>), Refusal> {
         let (mut extra, mut rest) = (None, None);
         loop {
@@ -95,6 +101,12 @@ impl Engine {
                 Err(FinishStep::Refused(refusal)) => return Err(refusal),
                 Err(FinishStep::Room(words)) => (&mut extra, words),
                 Err(FinishStep::Rest(words)) => (&mut rest, words),
+                Err(FinishStep::Stale(error, end)) => {
+                    (extra, rest) = (None, None);
+                    drop((extra, rest));
+                    self.reach(end, level).await?;
+                    return Err(Refusal::held(error));
+                }
             };
             drop(short.take());
             let promised = self.promise(words).await;
@@ -145,8 +157,26 @@ impl Engine {
         };
         self.check_writable()
             .map_err(|error| refused(error.into()))?;
+        let prepared = match finish {
+            Finish::Complete {
+                attachments: Some(attachments),
+                ..
+            } => self
+                .prepare(grant, attachments)
+                .map_err(|error| refused(error.into()))?,
+            _ => Prepared::default(),
+        };
         let contents = self.ending(grant, finish);
-        let words = contents.words();
+        let words = contents.words() + prepared.words;
+        self.check_whole(words, &prepared)
+            .map_err(|error| refused(error.into()))?;
+        let registered = match prepared.messages.len() {
+            0 => None,
+            places => {
+                let registered = self.queue.register(places, self.log.tail());
+                Some(registered.map_err(|limit| refused(WriteError::OutboxFull { limit }))?)
+            }
+        };
         let promised = self
             .mark_changing(grant, |live| {
                 let short = words.saturating_sub(live.promised_words);
@@ -160,15 +190,37 @@ impl Engine {
             Err(short) => return Err(FinishStep::Room(short)),
         };
         let mut change = self.change(grant.hash, &grant.key);
+        // Nothing was written: the guard holds the key as before.
+        let undone = |change: &mut Change<'_>| {
+            change.publish(|live| {
+                live.phase = Phase::Owned;
+                live.promised_words = promised;
+            });
+        };
+        let marks = match self.mark_versions(&prepared) {
+            Ok(marks) => marks,
+            Err(unmarked) => {
+                undone(&mut change);
+                unmarked.waiters.into_iter().for_each(Waiters::wake);
+                return Err(match unmarked.end {
+                    None => refused(unmarked.error),
+                    Some(end) => FinishStep::Stale(unmarked.error, end),
+                });
+            }
+        };
+        let attached = self.attached_contents(&prepared, &marks, contents.ended_ms);
+        let contents = Contents {
+            attached: &attached,
+            ..contents
+        };
         drop(rest.take());
         let (appended, segment) = match self.log.append_held(&contents) {
             Ok(appended) => appended,
             Err(NoSpace { words }) => {
                 // The rest of the segment is too small, and to be given up it must be paid for.
-                change.publish(|live| {
-                    live.phase = Phase::Owned;
-                    live.promised_words = promised;
-                });
+                let waiters: Vec<_> = marks.into_iter().map(Mark::undo).collect();
+                undone(&mut change);
+                waiters.into_iter().for_each(Waiters::wake);
                 return Err(FinishStep::Rest(words));
             }
         };
@@ -178,8 +230,14 @@ impl Engine {
         }
         let completed = matches!(finish, Finish::Complete { .. });
         if completed {
-            segment.worth().add(contents.deadline_ms, words);
+            segment
+                .worth()
+                .add(contents.deadline_ms, contents.body_words());
         }
+        let published = match attached.is_empty() {
+            true => Published::default(),
+            false => self.publish_attached(&prepared, marks, &contents, &appended, &segment),
+        };
         change.retire(|stripe| {
             if completed {
                 let slot = Slot::new(grant.hash, appended.segment, appended.offset);
@@ -187,6 +245,11 @@ impl Engine {
             }
             !completed
         });
+        // Whoever is woken may run here at once, and come back: nothing is marked any more.
+        published.waiters.into_iter().for_each(Waiters::wake);
+        if let Some(registered) = registered {
+            registered.list(published.listed, self.time.monotonic_ms());
+        }
         // The segment was held from before the slot was published, so that the caller's own answer
         // can't be gone.
         let stored = completed.then(|| Stored::written(&contents, &appended, segment));
@@ -200,6 +263,7 @@ impl Engine {
                 response,
                 principal,
                 retention_ms,
+                ..
             } => (
                 Kind::Complete,
                 now_ms.saturating_add(retention_ms),
@@ -210,6 +274,8 @@ impl Engine {
         };
         Contents {
             kind,
+            domain: Domain::Operations,
+            is_dead: false,
             fingerprint: grant.fingerprint,
             token: grant.token,
             ticket: grant.ticket,
@@ -223,6 +289,7 @@ impl Engine {
             principal,
             checkpoint: &[],
             response,
+            attached: &[],
         }
     }
 
@@ -479,6 +546,8 @@ impl Engine {
         let change = self.change(hash, key);
         let contents = Contents {
             kind: Kind::Forget,
+            domain: Domain::Operations,
+            is_dead: false,
             fingerprint: removed.fingerprint,
             token: removed.token,
             ticket: 0,
@@ -492,6 +561,7 @@ impl Engine {
             principal: None,
             checkpoint: &[],
             response: None,
+            attached: &[],
         };
         promise.spend(contents.words());
         let (appended, segment) = self
@@ -510,8 +580,9 @@ impl Engine {
     /// A result will not answer until its time.
     pub(super) fn discount(&self, slot: Slot, deadline_ms: u64) {
         if let Some(segment) = &*self.log.segments().load(slot.segment()) {
-            let bytes = segment.record_bytes(slot.offset()).map_or(0, <[u8]>::len);
-            segment.worth().remove(deadline_ms, bytes as u64 / 8);
+            let bytes = segment.record_bytes(slot.offset()).unwrap_or_default();
+            let words = Record::parse_verified(bytes).map_or(0, |record| record.body_words());
+            segment.worth().remove(deadline_ms, words);
         }
     }
 }
@@ -532,6 +603,8 @@ enum FinishStep {
     Room(u64),
     /// So many words at the end of the segment must be free to be left unused.
     Rest(u64),
+    /// A version is not as expected, which is to be told once it is durable up to this position.
+    Stale(WriteError, u64),
 }
 
 enum ForgetStep {

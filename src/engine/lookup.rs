@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use arc_swap::Guard;
 
+use crate::domain::Domain;
 use crate::engine::{Engine, Level};
 use crate::error::{ClaimError, Damaged};
 use crate::fingerprint::Fingerprint;
@@ -67,6 +68,22 @@ pub(crate) enum Look {
     Completed(Stored),
 }
 
+/// A message as it stands in the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub(crate) key: Key,
+    pub(crate) stored: Stored,
+}
+
+impl Message {
+    pub(crate) fn payload(&self) -> &[u8] {
+        self.stored
+            .replay
+            .response()
+            .map_or(&[], |response| response)
+    }
+}
+
 /// What the log says about the slots that may be a key's.
 pub(crate) enum Examined {
     /// None of them is.
@@ -99,21 +116,45 @@ impl Located {
         Ok((segment, record, words))
     }
 
-    /// Shows the scope of the record's key, unless it can't be read. The checksum is not verified.
+    /// The record, whose checksum is not verified.
+    fn parsed(&self) -> Option<Record<'_>> {
+        let bytes = self.segment.as_ref()?.record_bytes(self.slot.offset())?;
+        Record::parse_verified(bytes).ok()
+    }
+
+    /// Whose key the record is about, unless it can't be read. The checksum is not verified.
+    pub(crate) fn domain(&self) -> Option<Domain> {
+        self.parsed().map(|record| record.domain)
+    }
+
+    /// Shows the scope of a user's key, unless it can't be read. The checksum is not verified.
     pub(crate) fn with_scope(&self, show: impl FnOnce(&[u8])) {
-        let segment = self.segment.as_ref();
-        let bytes = segment.and_then(|segment| segment.record_bytes(self.slot.offset()));
-        if let Some(Ok(record)) = bytes.map(Record::parse_verified)
+        if let Some(record) = self.parsed()
+            && record.domain == Domain::Operations
             && let Some(scope) = record.key.get(..usize::from(record.key_lengths.0))
         {
             show(scope);
         }
     }
 
+    /// The message in the slot; `None` where it is of something else.
+    pub(crate) fn message(&self) -> Result<Option<Message>, Damaged> {
+        let (segment, record, words) = self.record()?;
+        if record.domain != Domain::Messages || record.kind != Kind::Complete {
+            return Ok(None);
+        }
+        let key = Key::from_parts(record.key, record.key_lengths).map_err(|_| self.damaged())?;
+        Ok(Some(Message {
+            key: key.within(Domain::Messages),
+            stored: Stored::read(segment, self.slot, &record, words),
+        }))
+    }
+
     /// What the slot is to this key.
     fn examine(&self, key: &Key, now_ms: u64) -> Result<Examined, Damaged> {
         let (segment, record, words) = self.record()?;
-        if !key.matches(record.key_lengths, record.key) {
+        let is_key = key.domain() == record.domain && key.matches(record.key_lengths, record.key);
+        if !is_key {
             return Ok(Examined::NotFound);
         }
         if record.kind != Kind::Complete {
@@ -143,6 +184,12 @@ impl Located {
             file,
             offset: self.slot.offset() * 8,
         }
+    }
+}
+
+impl LocatedSlots {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Located> {
+        self.first.iter().chain(&self.more)
     }
 }
 

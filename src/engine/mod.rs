@@ -11,6 +11,7 @@
 //! result in one step, `scan` visits results, `lookup` reads records
 //! back, `wait` waits, `open` and `close` frame it all.
 
+mod attached;
 mod change;
 mod claim;
 mod finish;
@@ -18,6 +19,7 @@ mod identity;
 mod lookup;
 mod maintenance;
 mod open;
+mod outbox;
 mod places;
 mod progress;
 mod rebuild;
@@ -52,10 +54,12 @@ use crate::stats::Counters;
 use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, mutation};
 use crate::timer::Timer;
 
+pub(crate) use self::attached::{Attachments, Outgoing, VersionChange, version_in};
 pub(crate) use self::claim::{Grant, Outcome, Progress, Request, Unconfirmed};
 pub(crate) use self::finish::{Finish, Forgotten, Refusal};
-pub(crate) use self::lookup::{Look, Stored};
+pub(crate) use self::lookup::{Look, Message, Stored};
 pub(crate) use self::open::start;
+pub(crate) use self::outbox::{NextMessage, Taken};
 pub(crate) use self::progress::TicketParts;
 #[cfg(any(feature = "redis", feature = "serve"))]
 pub(crate) use self::replace::{Next, ReplaceError};
@@ -75,6 +79,9 @@ pub(crate) struct Engine {
     restored_at_ms: u64,
     fork_mark: Arc<ForkMark>,
     pending: AtomicUsize,
+    /// Entities with a version, expired ones whose slot is still there included.
+    versions: AtomicUsize,
+    queue: outbox::Queue,
     places: places::Places,
     waiters: AtomicUsize,
     next_waiter: AtomicU64,
@@ -150,6 +157,11 @@ impl Engine {
     /// How many keys are pending or interrupted.
     pub(crate) fn pending_count(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
+    }
+
+    /// How many entities have a version.
+    pub(crate) fn version_count(&self) -> usize {
+        self.versions.load(Ordering::Relaxed)
     }
 
     /// How many wait for a key.

@@ -13,6 +13,7 @@ use tracing::field::Empty;
 
 use crate::clock::StoreTime;
 use crate::engine::maintenance::Maintenance;
+use crate::engine::outbox::Queue;
 use crate::engine::places::Places;
 use crate::engine::{Engine, Opened, rebuild};
 use crate::error::{ClaimError, Unavailable};
@@ -73,7 +74,7 @@ pub(crate) fn start(
 
     let secret = HashSecret::derive(&meta.meta().secret, INDEX);
     let index = Index::new(settings.stripes);
-    rebuild::rebuild(&index, &secret, &segments, side_cars)
+    let rebuilt = rebuild::rebuild(&index, &secret, &segments, side_cars)
         .map_err(|error| OpenError::from_recovery(path, error))?;
 
     // A snapshot is a copy whose original has gone on, whether its opener says so or not.
@@ -132,6 +133,7 @@ pub(crate) fn start(
     span.record("completed", completed);
     span.record("interrupted", report.interrupted);
     tracing::info!(%report, "opened");
+    let queue = Queue::new(settings.outbox_max, rebuilt.messages);
     let places = Places::new(&settings, &identity.secret);
     let engine = Engine {
         index,
@@ -144,6 +146,8 @@ pub(crate) fn start(
         restored_at_ms: identity.restored_at_ms,
         fork_mark: Arc::new(ForkMark::new()),
         pending: AtomicUsize::new(pending),
+        versions: AtomicUsize::new(rebuilt.versions),
+        queue,
         places,
         waiters: AtomicUsize::new(0),
         next_waiter: AtomicU64::new(0),
@@ -264,6 +268,7 @@ impl Engine {
                 }
             }
         }
+        self.queue.close();
         self.timer.stop();
         let closed = self.log.close();
         drop(closing);

@@ -222,7 +222,9 @@ impl Engine {
                 let stripe = stripe.lock();
                 stripe.completed_count() + stripe.live_entries().count()
             });
-            keys.taken.store(stripes.sum(), Ordering::Relaxed);
+            let others = self.version_count() + self.message_count();
+            let keys_taken = stripes.sum::<usize>().saturating_sub(others);
+            keys.taken.store(keys_taken, Ordering::Relaxed);
         }
         if scopes.is_none() {
             return;

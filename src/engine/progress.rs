@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::domain::Domain;
 use crate::engine::claim::{Grant, Handover, Outcome, Request, Step, answer_completed};
 use crate::engine::lookup::{Examined, LocatedSlots, check_open};
 use crate::engine::{Engine, Level, RoomError};
@@ -43,6 +44,8 @@ impl Engine {
         self.check_writable()?;
         let contents = Contents {
             kind: Kind::Checkpoint,
+            domain: Domain::Operations,
+            is_dead: false,
             fingerprint: grant.fingerprint,
             token: grant.token,
             ticket: grant.ticket,
@@ -56,6 +59,7 @@ impl Engine {
             principal: None,
             checkpoint: note,
             response: None,
+            attached: &[],
         };
         let words = contents.words();
         let mut promise = self

@@ -14,6 +14,8 @@
 use std::sync::Arc;
 
 use crate::corruption::{Corruption, Damage};
+use crate::domain::Domain;
+use crate::engine::outbox::Listed;
 use crate::index::{Index, Live, Phase, Slot};
 use crate::key::Key;
 use crate::log::append::Appended;
@@ -24,6 +26,47 @@ use crate::log::segment::Segment;
 use crate::log::side_cars;
 use crate::parallel;
 use crate::secret::HashSecret;
+
+/// What an index holds that is not a user's key.
+#[derive(Debug, Default)]
+pub(super) struct Rebuilt {
+    /// How many entities have a version.
+    pub(super) versions: usize,
+    pub(super) messages: Vec<Listed>,
+}
+
+impl Rebuilt {
+    fn add(&mut self, other: Self) {
+        self.versions += other.versions;
+        self.messages.extend(other.messages);
+    }
+
+    /// Counts the record of a key that counts. What a message says of itself is read: one that can't
+    /// be read would be lost without a word.
+    fn count(
+        &mut self,
+        found: &Found,
+        domain: Domain,
+        sources: &[Source<'_>],
+        secret: &HashSecret,
+    ) -> Result<(), RecoverError> {
+        match domain {
+            Domain::Operations => {}
+            Domain::Messages => {
+                let Newest { key, record, .. } = found.read(sources)?;
+                self.messages.push(Listed {
+                    position: record.token,
+                    hash: found.hash(),
+                    lane: key.lane(secret.bytes()),
+                    attempt: record.attempt,
+                    is_dead: record.is_dead,
+                });
+            }
+            Domain::Versions => self.versions += 1,
+        }
+        Ok(())
+    }
+}
 
 /// How many stripes a thread takes at once.
 const STRIPES_AT_ONCE: usize = 16;
@@ -39,7 +82,7 @@ pub(super) fn rebuild(
     secret: &HashSecret,
     segments: &[Arc<Segment>],
     side_cars: Vec<Option<IndexFile>>,
-) -> Result<(), RecoverError> {
+) -> Result<Rebuilt, RecoverError> {
     let made = parallel::each(segments.len(), |at| {
         match (side_cars.get(at), segments.get(at)) {
             (Some(None) | None, Some(segment)) => side_cars::make(segment, secret).map(Some),
@@ -58,9 +101,13 @@ pub(super) fn rebuild(
     let built = parallel::each(parts, |part| {
         let first = part * STRIPES_AT_ONCE;
         let last = stripes.min(first + STRIPES_AT_ONCE);
-        build(index, &sources, first..last)
+        build(index, secret, &sources, first..last)
     });
-    built.into_iter().collect()
+    let mut rebuilt = Rebuilt::default();
+    for part in built {
+        rebuilt.add(part?);
+    }
+    Ok(rebuilt)
 }
 
 /// A segment and what stands in it.
@@ -81,9 +128,11 @@ struct Found {
 /// the order of the entries.
 fn build(
     index: &Index,
+    secret: &HashSecret,
     sources: &[Source<'_>],
     range: std::ops::Range<usize>,
-) -> Result<(), RecoverError> {
+) -> Result<Rebuilt, RecoverError> {
+    let mut rebuilt = Rebuilt::default();
     let bits = index.stripes().count().trailing_zeros();
     // The last reversed hash of a stripe.
     let last_of = |at: usize| match bits {
@@ -104,6 +153,9 @@ fn build(
             while let Some(entry) = source.side_car.entry(*cursor)
                 && entry.reversed_hash <= last
             {
+                if entry.place.domain() != Some(Domain::Operations) {
+                    source.segment.set_holds_attached();
+                }
                 found.push(Found {
                     reversed_hash: entry.reversed_hash,
                     source: number as u16,
@@ -113,28 +165,48 @@ fn build(
             }
         }
         found.sort_unstable();
-        fill(index, last.reverse_bits(), sources, &found)?;
+        fill(
+            index,
+            secret,
+            last.reverse_bits(),
+            sources,
+            &found,
+            &mut rebuilt,
+        )?;
     }
-    Ok(())
+    Ok(rebuilt)
 }
 
 /// Fills the stripe of this hash with its entries.
 fn fill(
     index: &Index,
+    secret: &HashSecret,
     hash: u64,
     sources: &[Source<'_>],
     found: &[Found],
+    rebuilt: &mut Rebuilt,
 ) -> Result<(), RecoverError> {
     let mut slots = Vec::with_capacity(found.len());
     let mut live = Vec::new();
     for same in found.chunk_by(|one, other| one.reversed_hash == other.reversed_hash) {
         match same {
-            [one] if one.place.kind() == Some(Kind::Complete) => slots.extend(one.slot(sources)),
+            [one] if one.place.kind() == Some(Kind::Complete) => {
+                let slot = one.slot(sources);
+                if let Some(domain) = one.place.domain() {
+                    rebuilt.count(one, domain, sources, secret)?;
+                }
+                slots.extend(slot);
+            }
             [one] if matches!(one.place.kind(), Some(Kind::Release | Kind::Forget)) => {}
             several => {
                 for newest in newest_of_each(sources, several)? {
                     match newest.record.kind {
-                        Kind::Complete => slots.extend(newest.found.slot(sources)),
+                        Kind::Complete => {
+                            let slot = newest.found.slot(sources);
+                            let domain = newest.record.domain;
+                            rebuilt.count(&newest.found, domain, sources, secret)?;
+                            slots.extend(slot);
+                        }
                         Kind::Claim | Kind::Checkpoint => live.push(Box::new(newest.interrupted())),
                         Kind::Release | Kind::Forget => {}
                     }
@@ -179,6 +251,10 @@ fn newest_of_each<'a>(
 }
 
 impl Found {
+    fn hash(&self) -> u64 {
+        self.reversed_hash.reverse_bits()
+    }
+
     fn segment<'a>(&self, sources: &'a [Source<'_>]) -> Option<&'a Arc<Segment>> {
         sources
             .get(usize::from(self.source))
@@ -187,11 +263,7 @@ impl Found {
 
     fn slot(&self, sources: &[Source<'_>]) -> Option<Slot> {
         let segment = self.segment(sources)?;
-        Some(Slot::new(
-            self.reversed_hash.reverse_bits(),
-            segment.number,
-            self.place.offset(),
-        ))
+        Some(Slot::new(self.hash(), segment.number, self.place.offset()))
     }
 
     /// Its record, verified.
@@ -203,7 +275,8 @@ impl Found {
             .verified_record(self.place.offset())
             .ok_or_else(|| damaged(Damage::Checksum))?;
         let key = Key::from_parts(record.key, record.key_lengths)
-            .map_err(|_| damaged(Damage::Field("key")))?;
+            .map_err(|_| damaged(Damage::Field("key")))?
+            .within(record.domain);
         Ok(Newest {
             found: *self,
             key,
@@ -238,7 +311,7 @@ impl Newest<'_> {
             words,
         } = self;
         let offset = found.place.offset();
-        let hash = found.reversed_hash.reverse_bits();
+        let hash = found.hash();
         let mut live = Live::claiming(hash, key, record.fingerprint, record.created_ms);
         live.phase = Phase::Interrupted;
         live.token = record.token;

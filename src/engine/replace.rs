@@ -15,6 +15,7 @@
 
 use bytes::Bytes;
 
+use crate::domain::Domain;
 use crate::engine::finish::Removed;
 use crate::engine::lookup::{Examined, Found, Stored, check_open};
 use crate::engine::{Engine, Promise, RoomError};
@@ -240,6 +241,8 @@ impl Engine {
         let created_ms = old.map_or(now_ms, |old| old.stored.created_ms);
         let contents = Contents {
             kind: Kind::Complete,
+            domain: Domain::Operations,
+            is_dead: false,
             fingerprint: Fingerprint::none(),
             token: old.map_or(0, |old| old.stored.token),
             ticket: 0,
@@ -253,6 +256,7 @@ impl Engine {
             principal: None,
             checkpoint: if hidden_ms > deadline_ms { &note } else { &[] },
             response: Some(response),
+            attached: &[],
         };
         drop(rest.take());
         let (appended, segment) = match self.log.append_held(&contents) {

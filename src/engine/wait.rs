@@ -22,7 +22,7 @@ use crate::sync::{Ordering, mutation};
 use crate::timer::Alarm;
 
 impl Engine {
-    fn waiter_id(&self) -> u64 {
+    pub(super) fn waiter_id(&self) -> u64 {
         self.next_waiter.fetch_add(1, Ordering::Relaxed)
     }
 

@@ -8,11 +8,11 @@ use bytes::Bytes;
 
 use crate::backend::{AnyBackend, AnyGuard, Guard};
 use crate::block::block_on;
+use crate::completion::Completion;
 use crate::error::WriteError;
 use crate::fingerprint::Fingerprint;
 use crate::inbox::note::{CHECKPOINT_MAX, Note};
 use crate::key::Key;
-use crate::operation::Completion;
 use crate::reconcile::Interrupted;
 use crate::store::Store;
 use crate::token::Token;

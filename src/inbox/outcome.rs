@@ -35,6 +35,9 @@ pub enum Acked {
     /// An earlier attempt had carried it out, as
     /// [`OnInterrupted::reconcile`](super::OnInterrupted::reconcile) found out.
     Reconciled,
+    /// It came late: an entity whose version it was to set has a newer one. It is done with, and nothing
+    /// of what its handler wanted stored [at the completion](super::Event::on_completion) was.
+    Stale,
 }
 
 /// An event that has to come again.

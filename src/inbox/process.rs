@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::backend::{self, Answer, AnyBackend, AnyGuard, Backend, Guard, Progress};
 use crate::claim::Saved;
+use crate::completion::Completion;
 use crate::error::{AdminError, ClaimError, FinishError, Unavailable, WriteError};
 use crate::fingerprint::Fingerprint;
 use crate::inbox::event::{Event, Message, OnCompletion};
@@ -20,7 +21,7 @@ use crate::inbox::outcome::{
 use crate::key::{Key, KeyError};
 use crate::listing::KeyState;
 use crate::log::commit::Lead;
-use crate::operation::Completion;
+use crate::operation::Operation;
 use crate::options::{ClaimOptions, Durability};
 use crate::reconcile::{ReconcileError, Verdict};
 use crate::response::Replay;
@@ -104,20 +105,38 @@ impl How {
         }
     }
 
-    /// Completes an event with what its handler wants to say at it.
-    async fn complete(self, guard: AnyGuard, say: Option<OnCompletion>) -> Result<(), WriteError> {
-        match guard.into_embedded() {
-            Ok(operation) => {
-                let completion = operation.complete_with(&[][..]).without_response();
-                let completion = self.at_level(completion);
-                let completion = match say {
-                    Some(say) => say(completion),
-                    None => completion,
-                };
-                self.commit(completion).await
+    /// Completes an event with what its handler wants to say at it, or without where that is stale: it
+    /// would be so for ever.
+    async fn complete(
+        self,
+        guard: AnyGuard,
+        say: Option<OnCompletion>,
+    ) -> Result<Stored, WriteError> {
+        let operation = match guard.into_embedded() {
+            Ok(operation) => operation,
+            Err(guard) => {
+                stored(guard.complete(Answer::without_response()).await)?;
+                return Ok(Stored::AsAsked);
             }
-            Err(guard) => stored(guard.complete(Answer::without_response()).await),
-        }
+        };
+        let bare = |operation: Operation| {
+            let completion = operation.complete_with(&[][..]).without_response();
+            self.at_level(completion)
+        };
+        let completion = match say {
+            Some(say) => say(bare(operation)),
+            None => bare(operation),
+        };
+        let Err(refused) = self.try_commit(completion).await else {
+            return Ok(Stored::AsAsked);
+        };
+        let error = refused.error().clone();
+        let is_stale = matches!(error, WriteError::StaleVersion(_));
+        let Some(operation) = refused.into_operation().filter(|_| is_stale) else {
+            return Err(error);
+        };
+        self.commit(bare(operation)).await?;
+        Ok(Stored::AsStale)
     }
 
     /// Completes an event as a dead letter.
@@ -132,10 +151,18 @@ impl How {
     }
 
     async fn commit<R: AsRef<[u8]>>(self, completion: Completion<R>) -> Result<(), WriteError> {
-        stored(match self.style {
+        stored(self.try_commit(completion).await)
+    }
+
+    /// With the guard in the error.
+    async fn try_commit<R: AsRef<[u8]>>(
+        self,
+        completion: Completion<R>,
+    ) -> Result<Saved, FinishError> {
+        match self.style {
             Style::Blocking => completion.commit(),
             Style::Async => completion.commit_async().await,
-        })
+        }
     }
 
     fn at_level<R: AsRef<[u8]>>(self, completion: Completion<R>) -> Completion<R> {
@@ -144,6 +171,12 @@ impl How {
             false => completion,
         }
     }
+}
+
+/// How an event was completed.
+enum Stored {
+    AsAsked,
+    AsStale,
 }
 
 fn stored<G>(completed: Result<Saved, FinishError<G>>) -> Result<(), WriteError> {
@@ -301,7 +334,8 @@ impl Shared {
     async fn complete<B>(&self, how: How, event: Event<B>, acked: Acked) -> Outcome {
         let (guard, say) = event.into_parts();
         match how.complete(guard, say).await {
-            Ok(()) => Outcome::Ack(acked),
+            Ok(Stored::AsAsked) => Outcome::Ack(acked),
+            Ok(Stored::AsStale) => Outcome::Ack(Acked::Stale),
             Err(error) => Outcome::retry(self.backoff.0, RetryReason::NotStored(error)),
         }
     }

@@ -270,10 +270,6 @@ impl Reservation {
         self.offset as usize * 8
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.words as usize * 8
-    }
-
     /// Publishes the range as a whole record.
     #[inline]
     pub(crate) fn commit(mut self) -> Appended {

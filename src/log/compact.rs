@@ -272,7 +272,7 @@ pub(crate) struct CopyWriter<'a> {
 }
 
 impl CopyWriter<'_> {
-    /// Adds a copy of a record from the segment of `seed`; its offset in words, or `None` where the
+    /// Adds a copy of a record from the segment of `seed`, without what is attached to it; its offset in words, or `None` where the
     /// bytes are not a record (any more): no checksum makes them one.
     ///
     /// # Errors
@@ -284,18 +284,20 @@ impl CopyWriter<'_> {
     /// If the records are more than were announced.
     pub(crate) fn push(&mut self, record: &[u8], seed: u64) -> io::Result<Option<u64>> {
         let offset = (self.written + self.buffer.len() as u64) / 8;
-        let words = record.len() as u64 / 8;
+        let start = self.buffer.len();
+        self.buffer.extend_from_slice(record);
+        let copy = self.buffer.get(start..).unwrap_or_default();
+        // Verified as it is written, not as it was read before.
+        let Ok(record) = Record::parse(copy, seed) else {
+            return Ok(None);
+        };
+        let words = record.body_words();
         assert!(
             offset + words <= self.header.copies_end,
             "more copies than announced"
         );
-        let start = self.buffer.len();
-        self.buffer.extend_from_slice(record);
+        self.buffer.truncate(start + words as usize * 8);
         let copy = self.buffer.get_mut(start..).unwrap_or_default();
-        // Verified as it is written, not as it was read before.
-        if Record::parse(copy, seed).is_err() {
-            return Ok(None);
-        }
         make_copy(copy, self.seed);
         let position = self.header.base + offset;
         let first = word::encode(words, State::Committed, position, self.seed).to_le_bytes();

@@ -15,6 +15,7 @@
 //! touched, and every place is checked against the segment's end.
 
 use crate::corruption::Damage;
+use crate::domain::Domain;
 use crate::limits::SEGMENT_BYTES_MAX;
 use crate::log::header::{FIELD_BYTES, PAGE_BYTES, PageFault, PageReader, PageWriter};
 use crate::log::record::{HEAD_BYTES, Kind};
@@ -26,9 +27,10 @@ const MAGIC: &[u8; 8] = b"ONCEKEYI";
 /// Bytes of a hash and of a place.
 const HASH_BYTES: usize = 8;
 const PLACE_BYTES: usize = 4;
-/// Bits of a place that hold the offset in words; the kind follows, then zeros.
+/// Bits of a place that hold the offset in words; the kind follows, the domain, then zeros.
 const OFFSET_BITS: u32 = 23;
 const KIND_BITS: u32 = 3;
+const DOMAIN_BITS: u32 = 2;
 
 const _: () = assert!(SEGMENT_BYTES_MAX / 8 <= 1 << OFFSET_BITS);
 
@@ -58,6 +60,7 @@ const _: () = {
     assert!(at::HIGH_WATER == at::WATERMARK + 8 && at::FIELDS_END == at::HIGH_WATER + 8);
     assert!(at::FIELDS_END == 104 && at::FIELDS_END <= FIELD_BYTES);
     assert!(HASH_BYTES == 8 && PLACE_BYTES == 4 && OFFSET_BITS == 23 && KIND_BITS == 3);
+    assert!(DOMAIN_BITS == 2 && OFFSET_BITS + KIND_BITS + DOMAIN_BITS <= 32);
 };
 
 /// What a side-car says about its segment as a whole.
@@ -93,12 +96,13 @@ pub(crate) struct Entry {
 pub(crate) struct Place(u32);
 
 impl Place {
-    pub(crate) fn new(offset: u64, kind: Kind) -> Self {
+    pub(crate) fn new(offset: u64, kind: Kind, domain: Domain) -> Self {
         assert!(
             offset < 1 << OFFSET_BITS,
             "offset {offset} outside a segment"
         );
-        Self(offset as u32 | (kind as u32) << OFFSET_BITS)
+        let kind = kind as u32 | (domain as u32) << KIND_BITS;
+        Self(offset as u32 | kind << OFFSET_BITS)
     }
 
     /// In words.
@@ -108,9 +112,14 @@ impl Place {
 
     /// `None` for what no writer makes.
     pub(crate) fn kind(self) -> Option<Kind> {
-        u8::try_from(self.0 >> OFFSET_BITS)
+        Kind::from_byte((self.0 >> OFFSET_BITS) as u8 & ((1 << KIND_BITS) - 1))
+    }
+
+    /// `None` for what no writer makes.
+    pub(crate) fn domain(self) -> Option<Domain> {
+        u8::try_from(self.0 >> (OFFSET_BITS + KIND_BITS))
             .ok()
-            .and_then(Kind::from_byte)
+            .and_then(Domain::from_byte)
     }
 }
 
@@ -263,6 +272,7 @@ fn check_columns(columns: &[u8], entries: usize, records_end: u64) -> Result<(),
     let is_place = |bytes: &[u8; PLACE_BYTES]| {
         let place = Place(u32::from_le_bytes(*bytes));
         place.kind().is_some()
+            && place.domain().is_some()
             && place.offset() >= FIRST_RECORD
             && place.offset() + RECORD_WORDS_MIN <= records_end
     };

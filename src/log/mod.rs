@@ -11,6 +11,7 @@
 //! bytes, and `side_cars` writes it.
 
 pub(crate) mod append;
+pub(crate) mod attached;
 pub(crate) mod catalog;
 pub(crate) mod commit;
 pub(crate) mod compact;

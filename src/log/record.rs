@@ -1,14 +1,15 @@
 //! The record: one key's whole current state, as it stands in the log.
 //!
 //! The newest record of a key alone answers every question about it, so older ones can go. A record
-//! is a fixed head, then the key, the principal, the checkpoint, the response and an extension (none
-//! in format version 1), padded with zeros to whole words. The byte table is in `docs/format.md`;
-//! the assertions below tie the offsets to it.
+//! is a fixed head, then the key, the principal, the checkpoint and the response, padded with zeros to
+//! whole words, then an extension: the records that are [attached](super::attached) to a completion.
+//! The byte table is in `docs/format.md`; the assertions below tie the offsets to it.
 //!
 //! Reading trusts nothing: the checksum is verified before any field is looked at, and every length
 //! is checked against the record's own size even then. The checksum is a CRC-32 that starts from
 //! the segment's seed, so a record of another segment or another life of the file never passes.
 
+use crate::domain::Domain;
 use crate::fingerprint::Fingerprint;
 use crate::limits::{CHECKPOINT_BYTES_MAX, KEY_PART_BYTES_MAX, PRINCIPAL_BYTES_MAX};
 
@@ -21,7 +22,7 @@ mod at {
     pub(super) const KIND: usize = 12;
     pub(super) const FLAGS: usize = 13;
     pub(super) const ALGORITHM: usize = 14;
-    pub(super) const ZERO: usize = 15;
+    pub(super) const DOMAIN: usize = 15;
     pub(super) const SEQUENCE: usize = 16;
     pub(super) const TOKEN: usize = 24;
     pub(super) const WATERMARK: usize = 32;
@@ -44,8 +45,8 @@ mod at {
 // The table in docs/format.md, field by field: each begins where the one before it ends.
 const _: () = {
     assert!(at::CRC == 8 && at::KIND == at::CRC + 4 && at::FLAGS == at::KIND + 1);
-    assert!(at::ALGORITHM == at::FLAGS + 1 && at::ZERO == at::ALGORITHM + 1);
-    assert!(at::SEQUENCE == at::ZERO + 1 && at::TOKEN == at::SEQUENCE + 8);
+    assert!(at::ALGORITHM == at::FLAGS + 1 && at::DOMAIN == at::ALGORITHM + 1);
+    assert!(at::SEQUENCE == at::DOMAIN + 1 && at::TOKEN == at::SEQUENCE + 8);
     assert!(at::WATERMARK == at::TOKEN + 8 && at::CREATED == at::WATERMARK + 8);
     assert!(at::STARTED == at::CREATED + 8 && at::ENDED == at::STARTED + 8);
     assert!(at::DEADLINE == at::ENDED + 8 && at::DIGEST == at::DEADLINE + 8);
@@ -65,7 +66,9 @@ const FLAG_NOT_STORED: u8 = 1;
 const FLAG_PRINCIPAL: u8 = 2;
 /// A copy in a compacted file: sequence and token are those of the record it was made of.
 const FLAG_COPY: u8 = 4;
-const FLAGS_KNOWN: u8 = FLAG_NOT_STORED | FLAG_PRINCIPAL | FLAG_COPY;
+/// A message that is a dead letter.
+const FLAG_DEAD: u8 = 8;
+const FLAGS_KNOWN: u8 = FLAG_NOT_STORED | FLAG_PRINCIPAL | FLAG_COPY | FLAG_DEAD;
 
 /// What happened to the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +103,9 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contents<'a> {
     pub(crate) kind: Kind,
+    pub(crate) domain: Domain,
+    /// Only of a message.
+    pub(crate) is_dead: bool,
     pub(crate) fingerprint: Fingerprint,
     /// Position of the record that granted the current owner; 0 in a grant, which is its own.
     pub(crate) token: u64,
@@ -124,12 +130,26 @@ pub(crate) struct Contents<'a> {
     pub(crate) checkpoint: &'a [u8],
     /// `None`: done, not replayable (only for [`Kind::Complete`]).
     pub(crate) response: Option<&'a [u8]>,
+    /// Records to be one with this one, a completion.
+    pub(crate) attached: &'a [Contents<'a>],
 }
 
 impl Contents<'_> {
-    /// Length of the record in words.
+    /// Length of the record in words, with all that is attached.
     #[inline]
     pub(crate) fn words(&self) -> u64 {
+        self.body_words() + self.attached_words()
+    }
+
+    /// Length in words of what is attached.
+    #[inline]
+    pub(crate) fn attached_words(&self) -> u64 {
+        self.attached.iter().map(Self::body_words).sum()
+    }
+
+    /// Length in words without what is attached.
+    #[inline]
+    pub(crate) fn body_words(&self) -> u64 {
         words_for(
             self.key.len(),
             self.principal.map_or(0, <[u8]>::len),
@@ -187,9 +207,11 @@ impl Contents<'_> {
             flags |= FLAG_PRINCIPAL;
         }
         let mut head = [0; HEAD_BYTES];
-        head[at::KIND] = self.kind as u8;
-        head[at::FLAGS] = flags;
+        if self.is_dead {
+            flags |= FLAG_DEAD;
+        }
         head[at::ALGORITHM] = self.fingerprint.algorithm();
+        head[at::DOMAIN] = self.domain as u8;
         let mut put = |offset: usize, bytes: &[u8]| {
             head[offset..offset + bytes.len()].copy_from_slice(bytes);
         };
@@ -216,6 +238,10 @@ impl Contents<'_> {
             &(checkpoint.len() as u32).to_le_bytes(),
         );
         put(at::RESPONSE_LENGTH, &(response.len() as u32).to_le_bytes());
+        let extension_bytes = (self.attached_words() * 8) as u32;
+        put(at::EXTENSION_LENGTH, &extension_bytes.to_le_bytes());
+        head[at::KIND] = self.kind as u8;
+        head[at::FLAGS] = flags;
         head
     }
 }
@@ -239,9 +265,12 @@ pub(crate) fn checksum(covered: &[u8], seed: u64) -> u32 {
     hasher.finalize()
 }
 
-/// Turns a record's bytes into those of a copy, for the segment of `seed`. The first word is left to
-/// the caller, who knows where the copy will stand.
+/// Turns a record's bytes, without what is attached, into those of a copy, for the segment of `seed`.
+/// The first word is left to the caller, who knows where the copy will stand.
 pub(crate) fn make_copy(bytes: &mut [u8], seed: u64) {
+    if let Some(length) = bytes.get_mut(at::EXTENSION_LENGTH..at::EXTENSION_LENGTH + 4) {
+        length.fill(0);
+    }
     if let Some(flags) = bytes.get_mut(at::FLAGS) {
         *flags |= FLAG_COPY;
     }
@@ -272,6 +301,8 @@ pub(crate) struct Record<'a> {
     pub(crate) kind: Kind,
     /// Whether it is a copy, whose sequence is not its own position.
     pub(crate) is_copy: bool,
+    pub(crate) domain: Domain,
+    pub(crate) is_dead: bool,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) sequence: u64,
     pub(crate) token: u64,
@@ -289,6 +320,8 @@ pub(crate) struct Record<'a> {
     pub(crate) response: Option<&'a [u8]>,
     /// Where the response stands within the record, in bytes.
     pub(crate) response_offset: usize,
+    /// Bytes of what is attached, at the record's end.
+    pub(crate) extension_bytes: usize,
 }
 
 impl<'a> Record<'a> {
@@ -312,6 +345,13 @@ impl<'a> Record<'a> {
         self.created_ms.max(self.started_ms).max(self.ended_ms)
     }
 
+    /// Length in words without what is attached.
+    #[inline]
+    pub(crate) fn body_words(&self) -> u64 {
+        let end = self.response_offset + self.response.map_or(0, <[u8]>::len);
+        end.div_ceil(8) as u64
+    }
+
     /// Refuses what would be lost if the record were written again: no writer makes it, so it is
     /// damage under a checksum that somebody made true. Not asked of bytes that were verified once.
     fn check_as_written(&self, bytes: &[u8]) -> Result<(), Malformed> {
@@ -320,6 +360,13 @@ impl<'a> Record<'a> {
             return Err(Malformed::Field("flags"));
         }
         if self.is_copy && !matches!(self.kind, Kind::Complete | Kind::Forget) {
+            return Err(Malformed::Field("flags"));
+        }
+        let is_attachable = matches!(self.kind, Kind::Complete | Kind::Forget);
+        if self.domain != Domain::Operations && !is_attachable {
+            return Err(Malformed::Field("domain"));
+        }
+        if self.is_dead && (self.domain != Domain::Messages || self.kind != Kind::Complete) {
             return Err(Malformed::Field("flags"));
         }
         let principal = bytes
@@ -337,7 +384,8 @@ impl<'a> Record<'a> {
             return Err(Malformed::Field("deadline"));
         }
         let end = self.response_offset + self.response.map_or(0, <[u8]>::len);
-        let padding = bytes.get(end..).ok_or(Malformed::Short)?;
+        let body_bytes = self.body_words() as usize * 8;
+        let padding = bytes.get(end..body_bytes).ok_or(Malformed::Short)?;
         if padding.iter().any(|byte| *byte != 0) {
             return Err(Malformed::Field("padding"));
         }
@@ -351,9 +399,10 @@ impl<'a> Record<'a> {
         let head: &[u8; HEAD_BYTES] = bytes.first_chunk().ok_or(Malformed::Short)?;
         let kind = Kind::from_byte(head[at::KIND]).ok_or(Malformed::Field("kind"))?;
         let flags = head[at::FLAGS];
-        if flags & !FLAGS_KNOWN != 0 || head[at::ZERO] != 0 {
+        if flags & !FLAGS_KNOWN != 0 {
             return Err(Malformed::Field("flags"));
         }
+        let domain = Domain::from_byte(head[at::DOMAIN]).ok_or(Malformed::Field("domain"))?;
         let u16_of = |offset: usize| u16::from_le_bytes([head[offset], head[offset + 1]]);
         let u32_of = |offset| u32_at(head, offset).ok_or(Malformed::Short);
         let u64_of = |offset| u64_at(head, offset).ok_or(Malformed::Short);
@@ -374,7 +423,10 @@ impl<'a> Record<'a> {
         if principal_bytes > PRINCIPAL_BYTES_MAX || checkpoint_bytes > CHECKPOINT_BYTES_MAX {
             return Err(Malformed::Field("principal or checkpoint length"));
         }
-        if u32_of(at::EXTENSION_LENGTH)? != 0 {
+        let extension_bytes = u32_of(at::EXTENSION_LENGTH)? as usize;
+        let may_be_extended =
+            kind == Kind::Complete && domain == Domain::Operations && flags & FLAG_COPY == 0;
+        if extension_bytes != 0 && !(may_be_extended && extension_bytes.is_multiple_of(8)) {
             return Err(Malformed::Field("extension length"));
         }
 
@@ -387,7 +439,7 @@ impl<'a> Record<'a> {
         let checkpoint = rest.take(checkpoint_bytes)?;
         let response_offset = rest.at;
         let response = rest.take(response_bytes)?;
-        if rest.at.div_ceil(8) * 8 != bytes.len() {
+        if rest.at.next_multiple_of(8).checked_add(extension_bytes) != Some(bytes.len()) {
             return Err(Malformed::Field("length"));
         }
         let stored = kind == Kind::Complete && flags & FLAG_NOT_STORED == 0;
@@ -403,6 +455,8 @@ impl<'a> Record<'a> {
         let record = Self {
             kind,
             is_copy: flags & FLAG_COPY != 0,
+            domain,
+            is_dead: flags & FLAG_DEAD != 0,
             fingerprint: Fingerprint::from_raw(head[at::ALGORITHM], digest),
             sequence: u64_of(at::SEQUENCE)?,
             token: u64_of(at::TOKEN)?,
@@ -419,6 +473,7 @@ impl<'a> Record<'a> {
             checkpoint,
             response: stored.then_some(response),
             response_offset,
+            extension_bytes,
         };
         if record.token > record.sequence || record.watermark > record.sequence {
             return Err(Malformed::Field("token or watermark"));
@@ -490,6 +545,8 @@ pub(crate) mod tests {
     pub(crate) fn contents<'a>(key: &'a [u8], response: &'a [u8]) -> Contents<'a> {
         Contents {
             kind: Kind::Complete,
+            domain: Domain::Operations,
+            is_dead: false,
             fingerprint: Fingerprint::of(b"request"),
             token: 600,
             ticket: 0,
@@ -503,6 +560,7 @@ pub(crate) mod tests {
             principal: Some(b"alice"),
             checkpoint: b"",
             response: Some(response),
+            attached: &[],
         }
     }
 

@@ -244,7 +244,7 @@ pub(crate) fn check_listing(storage: &dyn Storage) -> Result<(), RecoverError> {
 }
 
 /// Visits the committed records of a segment that was scanned or written by this process, in order,
-/// each with its offset and its length in words. Their checksums are verified: what is made of them
+/// each with its offset and its length in words, and those that are attached to one after it. Their checksums are verified: what is made of them
 /// may be believed later instead of them.
 ///
 /// # Errors
@@ -271,6 +271,10 @@ pub(crate) fn walk(
                 .verified_record(offset)
                 .ok_or_else(|| changed(Damage::Checksum, words))?;
             visit(offset, words, record);
+            for attached in segment.attached(offset, &record) {
+                let one = attached.map_err(|_| changed(Damage::Field("extension"), words))?;
+                visit(offset + one.offset, one.words, one.record);
+            }
         }
         offset += words;
     }

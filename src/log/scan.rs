@@ -11,6 +11,7 @@
 //! a number that was read, and every range is checked against the segment before it is touched.
 
 use crate::corruption::Damage;
+use crate::log::attached::{Attached, attached};
 use crate::log::header::Header;
 use crate::log::record::{Malformed, Record};
 use crate::log::segment::FIRST_RECORD;
@@ -102,6 +103,8 @@ fn scan_with(reader: &Reader<'_>, visit: &mut dyn FnMut(u64, &Record<'_>)) -> Sc
             Range::Record(words, record) => {
                 scan.count(&record);
                 visit(from, &record);
+                let attached = reader.attached(from, words, &record);
+                attached.flatten().for_each(|one| scan.count(&one.record));
                 scan.records_end = from + words;
                 (Some(from + words), None)
             }
@@ -189,11 +192,22 @@ impl<'a> Reader<'a> {
         match state {
             State::Padding => Range::Padding(words),
             State::Reserved => Range::Unfinished(words),
+            // Part of a whole that is not there.
+            State::Attached => Range::Lost(Damage::Length),
             State::Committed => {
                 let bytes = self.memory.bytes(offset as usize * 8, words as usize * 8);
                 match Record::parse(bytes, self.seed) {
-                    Ok(record) if self.belongs(&record, offset) => Range::Record(words, record),
-                    Ok(_) => Range::Bad(words, Damage::Misplaced),
+                    Ok(record) if !self.belongs(&record, offset) => {
+                        Range::Bad(words, Damage::Misplaced)
+                    }
+                    Ok(record)
+                        if self
+                            .attached(offset, words, &record)
+                            .any(|one| one.is_err()) =>
+                    {
+                        Range::Bad(words, Damage::Field("extension"))
+                    }
+                    Ok(record) => Range::Record(words, record),
                     Err(Malformed::Field(field)) => Range::Bad(words, Damage::Field(field)),
                     Err(Malformed::Short | Malformed::Checksum) => {
                         Range::Bad(words, Damage::Checksum)
@@ -201,6 +215,20 @@ impl<'a> Reader<'a> {
                 }
             }
         }
+    }
+
+    /// What is attached to the record of `words` words at this offset.
+    fn attached(
+        &self,
+        offset: u64,
+        words: u64,
+        record: &Record<'_>,
+    ) -> impl Iterator<Item = Result<Attached<'a>, Malformed>> + use<'a> {
+        let bytes = match record.extension_bytes {
+            0 => &[],
+            _ => self.memory.bytes(offset as usize * 8, words as usize * 8),
+        };
+        attached(record, bytes, self.base + offset, self.seed)
     }
 
     /// Whether a record stands where it was written: at its own position in the log, or as a copy

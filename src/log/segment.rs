@@ -15,8 +15,9 @@ use std::io;
 use crossbeam_utils::CachePadded;
 
 use crate::fs::StorageFile;
+use crate::log::attached::{Attached, attached};
 use crate::log::catalog::Worth;
-use crate::log::record::Record;
+use crate::log::record::{Malformed, Record};
 use crate::log::word::{self, Decoded, State};
 use crate::mem::Memory;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, mutation};
@@ -62,6 +63,8 @@ pub(crate) struct Segment {
     tail: CachePadded<AtomicU64>,
     worth: CachePadded<Worth>,
     is_compacted: bool,
+    /// It is compacted and holds messages or versions.
+    holds_attached: AtomicBool,
 }
 
 impl Segment {
@@ -92,6 +95,7 @@ impl Segment {
             tail: CachePadded::new(AtomicU64::new(tail)),
             worth: CachePadded::new(Worth::new(0)),
             is_compacted: false,
+            holds_attached: AtomicBool::new(false),
         }
     }
 
@@ -118,6 +122,16 @@ impl Segment {
     #[inline]
     pub(crate) fn is_compacted(&self) -> bool {
         self.is_compacted
+    }
+
+    /// Whether it is a compacted file with copies of messages or versions.
+    pub(crate) fn holds_attached(&self) -> bool {
+        self.is_compacted && self.holds_attached.load(Ordering::Acquire)
+    }
+
+    /// Notes that there are messages or versions in it.
+    pub(crate) fn set_holds_attached(&self) {
+        self.holds_attached.store(true, Ordering::Release);
     }
 
     /// What of it still answers.
@@ -274,7 +288,8 @@ impl Segment {
         self.memory.bytes(byte_offset, len)
     }
 
-    /// The whole committed record at a word offset, first word included; `None` when none is there.
+    /// The whole committed record at a word offset, be it attached to another or not, first word
+    /// included; `None` when none is there.
     #[inline]
     pub(crate) fn record_bytes(&self, offset: u64) -> Option<&[u8]> {
         if offset < FIRST_RECORD || offset >= self.words {
@@ -283,7 +298,7 @@ impl Segment {
         match self.word_at(offset) {
             Decoded::Word {
                 words,
-                state: State::Committed,
+                state: State::Committed | State::Attached,
             } if offset + words <= self.words => {
                 Some(self.memory.bytes(offset as usize * 8, words as usize * 8))
             }
@@ -300,6 +315,19 @@ impl Segment {
         let belongs = record.is_copy == self.is_compacted
             && (record.is_copy || record.sequence == self.base + offset);
         belongs.then_some((record, bytes.len() as u64 / 8))
+    }
+
+    /// What is attached to the record at a word offset.
+    pub(crate) fn attached(
+        &self,
+        offset: u64,
+        record: &Record<'_>,
+    ) -> impl Iterator<Item = Result<Attached<'_>, Malformed>> {
+        let bytes = match record.extension_bytes {
+            0 => &[],
+            _ => self.record_bytes(offset).unwrap_or_default(),
+        };
+        attached(record, bytes, self.base + offset, self.seed)
     }
 
     fn no_room(&self, offset: u64) -> Attempt {

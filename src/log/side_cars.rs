@@ -47,18 +47,25 @@ pub(crate) fn make(segment: &Segment, secret: &HashSecret) -> Result<IndexFile, 
     let mut newest = hashbrown::HashTable::<(u64, Place)>::new();
     walk(segment, &mut |offset, words, record| {
         summary.records += 1;
-        summary.records_end = offset + words;
+        summary.records_end = summary.records_end.max(offset + words);
         summary.watermark = summary.watermark.max(record.watermark);
         summary.high_water_ms = summary.high_water_ms.max(record.latest_ms());
-        let hash = Key::hash_of(record.key, record.key_lengths, secret.bytes());
+        let hash = Key::hash_of(
+            record.domain,
+            record.key,
+            record.key_lengths,
+            secret.bytes(),
+        );
         let Some(hash) = hash else {
             return;
         };
-        let new = (hash, Place::new(offset, record.kind));
+        let new = (hash, Place::new(offset, record.kind, record.domain));
         let of_key = |place: Place| {
             let bytes = segment.record_bytes(place.offset())?;
             let known = Record::parse_verified(bytes).ok()?;
-            let is_same = known.key == record.key && known.key_lengths == record.key_lengths;
+            let is_same = known.key == record.key
+                && known.key_lengths == record.key_lengths
+                && known.domain == record.domain;
             is_same.then_some(known)
         };
         let mut rank = (0, 0);

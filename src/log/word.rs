@@ -29,6 +29,8 @@ pub(crate) enum State {
     Committed = 0xA6,
     /// Nothing here: a writer gave up, or the rest of a segment was left unused.
     Padding = 0x7B,
+    /// A whole record that is part of another one, whose word stands before it: no range of its own.
+    Attached = 0xD1,
 }
 
 impl State {
@@ -37,6 +39,7 @@ impl State {
             0x1D => Some(Self::Reserved),
             0xA6 => Some(Self::Committed),
             0x7B => Some(Self::Padding),
+            0xD1 => Some(Self::Attached),
             _ => None,
         }
     }
@@ -111,7 +114,12 @@ pub(crate) const fn mix(value: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const STATES: [State; 3] = [State::Reserved, State::Committed, State::Padding];
+    const STATES: [State; 4] = [
+        State::Reserved,
+        State::Committed,
+        State::Padding,
+        State::Attached,
+    ];
 
     #[test]
     fn a_word_reads_back_at_its_place_only() {

@@ -20,6 +20,7 @@ use crate::log::repair;
 use crate::log::segment::{FIRST_RECORD, HEADER_BYTES, Segment};
 use crate::log::side_cars::{self, Indexer, Left};
 use crate::log::table::Segments;
+use crate::log::word::{self, State};
 use crate::secret::{self, HashSecret};
 use crate::sync::thread::JoinHandle;
 use crate::sync::{Mutex, mutation};
@@ -201,19 +202,18 @@ impl Log {
     fn write(&self, contents: &Contents<'_>) -> Result<Reservation, NoSpace> {
         let reservation = self.shared.appender.reserve(contents.words())?;
         let segment = reservation.segment();
-        let start = reservation.byte_offset();
-        let sequence = reservation.sequence();
-        let head = contents.head(sequence, self.shared.commit.watermark());
-        segment.copy_in(start + CRC_OFFSET, &head[CRC_OFFSET..]);
-        let mut at = start + HEAD_BYTES;
-        for piece in contents.pieces() {
-            segment.copy_in(at, piece);
-            at += piece.len();
+        let offset = reservation.byte_offset() as u64 / 8;
+        let watermark = self.shared.commit.watermark();
+        let mut at = offset + contents.body_words();
+        for attached in contents.attached {
+            let words = attached.body_words();
+            fill(segment, at, attached, words, watermark);
+            let position = segment.base + at;
+            let word = word::encode(words, State::Attached, position, segment.seed);
+            segment.copy_in(at as usize * 8, &word.to_le_bytes());
+            at += words;
         }
-        // The rest up to a whole word is zero: the range was never written before.
-        let covered = segment.bytes(start + COVERED_FROM, reservation.bytes() - COVERED_FROM);
-        let crc = checksum(covered, segment.seed);
-        segment.copy_in(start + CRC_OFFSET, &crc.to_le_bytes());
+        fill(segment, offset, contents, contents.words(), watermark);
         Ok(reservation)
     }
 
@@ -375,6 +375,22 @@ impl Drop for Log {
     fn drop(&mut self) {
         self.stop_threads();
     }
+}
+
+/// Writes all of a record of `words` words but its first word; what is attached is there already.
+fn fill(segment: &Segment, offset: u64, contents: &Contents<'_>, words: u64, watermark: u64) {
+    let start = offset as usize * 8;
+    let head = contents.head(segment.base + offset, watermark);
+    segment.copy_in(start + CRC_OFFSET, &head[CRC_OFFSET..]);
+    let mut at = start + HEAD_BYTES;
+    for piece in contents.pieces() {
+        segment.copy_in(at, piece);
+        at += piece.len();
+    }
+    // The rest up to a whole word is zero: the range was never written before.
+    let covered = segment.bytes(start + COVERED_FROM, words as usize * 8 - COVERED_FROM);
+    let crc = checksum(covered, segment.seed);
+    segment.copy_in(start + CRC_OFFSET, &crc.to_le_bytes());
 }
 
 /// Whether an error goes away by itself when space is freed.

@@ -211,6 +211,11 @@ pub(super) fn retention_ms(value: Duration) -> Result<u64, ClaimOptionsError> {
     duration_ms("retention", value, RETENTION_MIN, RETENTION_MAX)
 }
 
+/// A retention of versions as the engine has it: as long as a result's may be.
+pub(super) fn version_retention_ms(value: Duration) -> Result<u64, ClaimOptionsError> {
+    duration_ms("version_retention", value, RETENTION_MIN, RETENTION_MAX)
+}
+
 /// An age of interrupted keys as the engine has it: as long as a retention may be.
 pub(super) fn abandon_after_ms(value: Duration) -> Result<u64, ClaimOptionsError> {
     duration_ms("abandon_after", value, RETENTION_MIN, RETENTION_MAX)

@@ -9,13 +9,13 @@ use std::time::Duration;
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{
     CHECKPOINT_BYTES_MAX, KEY_PART_BYTES_MAX, KEYS_MAX, MAINTENANCE_RATE_MAX, MAINTENANCE_RATE_MIN,
-    PENDING_MAX, PREPARED_SEGMENTS_MAX, PRINCIPAL_BYTES_MAX, RESERVED_RESPONSE_BYTES_DEFAULT,
-    RESPONSE_BYTES_DEFAULT, RESPONSE_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
-    SEGMENT_BYTES_STEP, STRIPES_MAX, WAITERS_MAX,
+    OUTBOX_MAX, PENDING_MAX, PREPARED_SEGMENTS_MAX, PRINCIPAL_BYTES_MAX,
+    RESERVED_RESPONSE_BYTES_DEFAULT, RESPONSE_BYTES_DEFAULT, RESPONSE_BYTES_MAX, SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN, SEGMENT_BYTES_STEP, STRIPES_MAX, WAITERS_MAX,
 };
 use crate::log::record::HEAD_BYTES;
 use crate::log::segment::HEADER_BYTES;
-use crate::options::claim::{abandon_after_ms, lease_ms, retention_ms};
+use crate::options::claim::{abandon_after_ms, lease_ms, retention_ms, version_retention_ms};
 use crate::options::{Durability, Options, OptionsError, Recovery};
 
 /// Options that were checked, in the engine's units.
@@ -25,6 +25,7 @@ pub(crate) struct Settings {
     /// `WHILE_ALIVE` for none.
     pub(crate) lease_ms: u64,
     pub(crate) retention_ms: u64,
+    pub(crate) version_retention_ms: u64,
     pub(crate) segment_bytes: u64,
     pub(crate) stripes: usize,
     pub(crate) prepared_segments: usize,
@@ -32,6 +33,7 @@ pub(crate) struct Settings {
     pub(crate) response_bytes_max: usize,
     pub(crate) reserved_response_bytes: usize,
     pub(crate) pending_max: usize,
+    pub(crate) outbox_max: usize,
     pub(crate) keys_max: Option<usize>,
     pub(crate) keys_per_scope_max: Option<u32>,
     pub(crate) disk_bytes_max: u64,
@@ -75,6 +77,7 @@ impl Options {
             durability: self.durability,
             lease_ms: lease_ms(self.lease)?,
             retention_ms: retention_ms(self.retention)?,
+            version_retention_ms: version_retention_ms(self.version_retention)?,
             segment_bytes,
             stripes,
             prepared_segments: in_range(
@@ -87,6 +90,7 @@ impl Options {
             response_bytes_max,
             reserved_response_bytes,
             pending_max: in_range("max_pending", self.pending_max, 1, PENDING_MAX)?,
+            outbox_max: in_range("max_outbox", self.outbox_max, 0, OUTBOX_MAX)?,
             keys_max: self
                 .keys_max
                 .map(|keys| in_range("max_keys", keys, 1, KEYS_MAX))

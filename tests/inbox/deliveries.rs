@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use oncekey::inbox::InboxError;
-use oncekey::{ClaimOptions, Key, KeyState, Lease, PendingKey, Store};
+use oncekey::{ClaimOptions, Expected, Key, KeyState, Lease, PendingKey, Store};
 
 use super::*;
 use crate::support::*;
@@ -330,5 +330,32 @@ fn an_event_that_is_too_old_to_be_taken_up_is_a_dead_letter_that_can_be_redriven
         assert!(interrupted_keys(&store)[0].is_abandoned);
         assert!(mine.redrive("evt_1").expect("redriven"));
         acked(mode.process(&mine, "evt_1", |_| Ok(())));
+    }
+}
+
+/// A late event is settled at once: it is not tried again for ever, and changes nothing.
+#[test]
+fn an_event_with_an_old_version_is_settled_and_changes_nothing() {
+    for mode in modes() {
+        let (_directory, store) = mode.store();
+        let mine = inbox(&store, OnInterrupted::rerun());
+        let deliver = |id: &'static str, version: u64| {
+            mode.process(&mine, id, move |event| {
+                event.on_completion(move |completion| {
+                    let completion = completion.send("orders", "42", id);
+                    completion.version("order/42", Expected::Older, version)
+                });
+                Ok(())
+            })
+        };
+        assert_eq!(acked(deliver("cancelled", 2)), Acked::Processed);
+        assert_eq!(acked(deliver("approved", 1)), Acked::Stale);
+        let again = mode.process(&mine, "approved", never);
+        assert_eq!(acked(again), Acked::AlreadyProcessed);
+        let version = store.version("order/42").expect("an answer").expect("set");
+        assert_eq!(version.number, 2);
+        let stats = store.stats();
+        assert_eq!((stats.outbox_messages, stats.completed_keys), (1, 2));
+        assert_eq!(stats.pending_keys, 0);
     }
 }

@@ -10,7 +10,7 @@ use oncekey::{
 
 use crate::claims::{PENDING_MAX, RETENTION_MS, WAITERS_MAX, WAITERS_PER_KEY_MAX, fingerprint};
 use crate::model::{Live, State, Track, name};
-use crate::side::{Counts, LateGuard, Shared, Side};
+use crate::side::{Counts, LateGuard, Shared, Side, ms};
 use crate::steps::{CopyOf, End, KEYS, OpenFault, RESERVED, RESPONSE_MAX};
 use crate::support::START_MS;
 
@@ -301,6 +301,8 @@ impl Side {
             let fits = |live: &Live| {
                 fingerprint(live.request) == found.fingerprint
                     && live.attempt == found.attempt
+                    // Tells two first attempts apart that nobody was told the token of.
+                    && live.started_ms == ms(found.started_at)
                     && (live.token == 0 || live.token == found.token.as_u64())
             };
             let fitting: Vec<Live> = states

@@ -21,6 +21,7 @@ mod lives;
 mod model;
 mod operators;
 mod owners;
+mod regressions;
 mod side;
 mod steps;
 mod waits;

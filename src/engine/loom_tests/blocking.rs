@@ -140,7 +140,7 @@ fn a_blocking_wait_ends_with_a_blocking_completion() {
         let Claim::InProgress(waiting) = Claim::new(&store.engine, request, progress) else {
             panic!("it stays what it is")
         };
-        let waiter = thread::spawn(move || {
+        let waiter = sync::spawn(move || {
             let waited = waiting.wait(Duration::MAX).expect("nothing fails");
             let Claim::Completed(saved) = waited else {
                 panic!("{waited:?}")

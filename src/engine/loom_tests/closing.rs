@@ -58,7 +58,7 @@ fn the_last_of_handle_and_guard_closes() {
         // References are counted behind loom's back: this shows it that the order matters.
         let turn = Arc::new(sync::AtomicU64::new(0));
         let holders = Arc::clone(&turn);
-        let holder = thread::spawn(move || {
+        let holder = sync::spawn(move || {
             holders.fetch_add(1, sync::Ordering::AcqRel);
             drop(guard);
         });

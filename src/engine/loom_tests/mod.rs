@@ -22,6 +22,7 @@ use super::finish::Refusal;
 use super::{Engine, Finish, Grant, Level, Opened, Outcome, Request, Stored, Wait};
 use crate::block::block_on;
 use crate::clock::{Clock, StoreTime};
+use crate::engine::outbox::Queue;
 use crate::engine::places::Places;
 use crate::error::{ClaimError, Unavailable, WriteError};
 use crate::fingerprint::Fingerprint;
@@ -83,6 +84,7 @@ impl Store {
         let rooms: Vec<u64> = records.iter().map(|room| room * RECORD_WORDS).collect();
         let (segments, platters) = segments(&rooms);
         let secret = [2; 32];
+        let queue = Queue::new(settings.outbox_max, []);
         let places = Places::new(&settings, &secret);
         let engine = Engine {
             index: Index::new(settings.stripes),
@@ -95,6 +97,8 @@ impl Store {
             restored_at_ms: 0,
             fork_mark: Arc::new(ForkMark::new()),
             pending: sync::AtomicUsize::new(0),
+            versions: sync::AtomicUsize::new(0),
+            queue,
             places,
             waiters: sync::AtomicUsize::new(0),
             next_waiter: sync::AtomicU64::new(0),
@@ -251,6 +255,7 @@ fn completion(response: &[u8]) -> Finish<'_> {
         response: Some(response),
         principal: None,
         retention_ms: 1_000_000,
+        attachments: None,
     }
 }
 
@@ -307,5 +312,5 @@ fn spawn<T: Send + 'static>(
     body: impl FnOnce(&Store) -> T + Send + 'static,
 ) -> thread::JoinHandle<T> {
     let store = Arc::clone(store);
-    thread::spawn(move || body(&store))
+    sync::spawn(move || body(&store))
 }

@@ -1,6 +1,7 @@
 //! Results that maintenance moves, against those who use and remove them.
 
 use super::*;
+use crate::domain::Domain;
 use crate::engine::Forgotten;
 use crate::index::Slot;
 use crate::log::record::{Contents, Kind};
@@ -15,6 +16,8 @@ fn copied(store: &Store) -> (u64, Slot, Slot) {
     let (_, record, words) = located.record().expect("whole");
     let copy = Contents {
         kind: Kind::Complete,
+        domain: Domain::Operations,
+        is_dead: false,
         fingerprint: record.fingerprint,
         token: record.token,
         ticket: record.ticket,
@@ -28,6 +31,7 @@ fn copied(store: &Store) -> (u64, Slot, Slot) {
         principal: None,
         checkpoint: &[],
         response: record.response,
+        attached: &[],
     };
     assert!(store.engine.log.try_room(words));
     let copy = store.engine.log.append(&copy).expect("room");

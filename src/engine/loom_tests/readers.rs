@@ -74,7 +74,7 @@ fn a_response_outlives_its_store() {
         let Outcome::Completed(stored) = store.claim() else {
             panic!("it is completed")
         };
-        let holder = thread::spawn(move || {
+        let holder = sync::spawn(move || {
             assert_eq!(response_of(&stored), b"a");
             assert_eq!(response_of(&stored), b"a");
         });

@@ -187,9 +187,7 @@ fn count_one(segment: &Segment, slot: Slot) {
     if let Some(bytes) = bytes
         && let Ok(record) = Record::parse_verified(bytes)
     {
-        segment
-            .worth()
-            .add(record.deadline_ms, bytes.len() as u64 / 8);
+        segment.worth().add(record.deadline_ms, record.body_words());
     }
 }
 

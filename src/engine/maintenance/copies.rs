@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Pass;
 use super::choose::Plan;
 use super::job::damage;
+use crate::domain::Domain;
 use crate::index::Slot;
 use crate::log::segment::Segment;
 use crate::maintenance::MaintenanceError;
@@ -23,6 +24,7 @@ pub(super) struct Keep {
     pub(super) offset: u64,
     pub(super) words: u64,
     pub(super) deadline_ms: u64,
+    pub(super) domain: Domain,
     pub(super) hash: u64,
     /// The slot that points to it; none for a removal.
     pub(super) slot: Option<Slot>,
@@ -48,7 +50,16 @@ impl Pass<'_> {
         mut keep: Vec<Keep>,
         now_ms: u64,
     ) -> Result<(Vec<Arc<Segment>>, Vec<Moved>), MaintenanceError> {
-        keep.sort_unstable_by_key(|each| (each.deadline_ms, each.source, each.offset));
+        keep.sort_unstable_by_key(|each| {
+            let is_removal = each.slot.is_none();
+            (
+                each.domain,
+                each.deadline_ms,
+                is_removal,
+                each.source,
+                each.offset,
+            )
+        });
         let sources: Vec<_> = plan.sources().collect();
         let (mut copies, mut moved) = (Vec::new(), Vec::with_capacity(keep.len()));
         let mut rest = keep.as_slice();
@@ -78,7 +89,12 @@ impl Pass<'_> {
         for (index, each) in records.iter().enumerate() {
             let is_full = words + each.words > segment_words;
             let is_long = life(each) > first.saturating_mul(LIFE_TIMES);
-            if index > 0 && (is_full || is_long && words >= segment_words / SMALL_PART) {
+            // What is read for the sake of a removal is not mixed with results.
+            let is_other = records
+                .first()
+                .is_some_and(|first| first.domain != each.domain);
+            let is_enough = is_other || is_long && words >= segment_words / SMALL_PART;
+            if index > 0 && (is_full || is_enough) {
                 return index;
             }
             words += each.words;
@@ -128,8 +144,17 @@ impl Pass<'_> {
         self.wrote(unpaid)?;
         let segment = writer.finish().map_err(writing())?;
         segment.worth().keep_removals_until(removals_ms);
+        if group.iter().any(|each| each.domain != Domain::Operations) {
+            segment.set_holds_attached();
+        }
         for removal in group.iter().filter(|each| each.slot.is_none()) {
-            segment.worth().add(removal.deadline_ms, removal.words);
+            // Nobody knows when the last copy of a message or version goes that it hides: after a while
+            // that is looked at again.
+            let until_ms = match removal.domain {
+                Domain::Operations => removal.deadline_ms,
+                Domain::Messages | Domain::Versions => now_ms + LOOKED_AT_AGAIN_MS,
+            };
+            segment.worth().add(until_ms, removal.words);
         }
         self.report.segments_written += 1;
         self.report.records_copied += group.len() as u64;
@@ -138,5 +163,7 @@ impl Pass<'_> {
     }
 }
 
+/// How long a removal of a message or version counts for once it was copied: an hour.
+const LOOKED_AT_AGAIN_MS: u64 = 3_600_000;
 /// How often the pace is kept while copying.
 const PAID_EVERY_BYTES: u64 = 1 << 20;

@@ -12,6 +12,7 @@
 //! 7. slots are moved, one by one, each only if it is still the same;
 //! 8. nothing points into the sources any more: they leave the table, and their files go.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Pass;
@@ -19,6 +20,7 @@ use super::choose::Plan;
 use super::copies::{Keep, Moved};
 use crate::block::block_on;
 use crate::corruption::{Corruption, Damage};
+use crate::domain::Domain;
 use crate::engine::Engine;
 use crate::error::Unavailable;
 use crate::index::{Slot, Stripe};
@@ -35,6 +37,9 @@ use crate::sync::{MutexGuard, mutation, relax};
 #[derive(Debug, Default)]
 struct Findings {
     keep: Vec<Keep>,
+    /// Removals of messages and versions, which are kept as long as a compacted file holds what they
+    /// removed.
+    removals: Vec<Keep>,
     /// Hash and slot of each result that has expired.
     expired: Vec<(u64, Slot)>,
 }
@@ -160,6 +165,7 @@ impl<'a> Pass<'a> {
             self.read(pages)?;
             self.read_source(segment, index, own, now_ms, &mut findings)?;
         }
+        self.keep_removals(plan, &mut findings)?;
         Ok(findings)
     }
 
@@ -177,13 +183,14 @@ impl<'a> Pass<'a> {
             let Ok(key) = Key::from_parts(record.key, record.key_lengths) else {
                 return Err(damage(segment, offset, words));
             };
-            let hash = self.engine.hash(&key);
+            let hash = self.engine.hash(&key.within(record.domain));
             let slot = slots.next_if(|slot| slot.offset() == offset);
             let keep = Keep {
                 source,
                 offset,
                 words,
                 deadline_ms: record.deadline_ms.max(record.hides_until_ms()),
+                domain: record.domain,
                 hash,
                 slot,
             };
@@ -196,6 +203,9 @@ impl<'a> Pass<'a> {
                     findings.keep.push(keep);
                 }
                 (Kind::Complete, Some(slot)) => findings.expired.push((hash, slot)),
+                (Kind::Forget, None) if record.domain != Domain::Operations => {
+                    findings.removals.push(keep);
+                }
                 // What it removed was copied only if the log has begun behind it since. Where it has
                 // expired by itself the copy answers nobody, removed or not.
                 (Kind::Forget, None) if record.token < log_start && now_ms < record.deadline_ms => {
@@ -211,6 +221,43 @@ impl<'a> Pass<'a> {
             // The index knows of a record that is not there.
             Some(slot) => Err(damage(segment, slot.offset(), 0)),
         }
+    }
+
+    /// Keeps those removals without which something would come back: of what they removed a copy is
+    /// left in a compacted file. Files that this job gives up count too, since they do until after the
+    /// removals are gone; but not the removal's own, with which both go.
+    fn keep_removals(&self, plan: &Plan, findings: &mut Findings) -> Result<(), MaintenanceError> {
+        let removals = std::mem::take(&mut findings.removals);
+        if removals.is_empty() {
+            return Ok(());
+        }
+        let mut found: HashMap<u64, Vec<u64>> = removals
+            .iter()
+            .map(|each| (each.hash, Vec::new()))
+            .collect();
+        let files = self.engine.log.segments().all();
+        for file in files.iter().filter(|file| file.holds_attached()) {
+            self.read(file.used_words() * 8)?;
+            let read = records(file, &mut |_, _, record| {
+                let is_copy = record.kind == Kind::Complete && record.domain != Domain::Operations;
+                let hash = is_copy.then(|| self.engine.hash_of(&record)).flatten();
+                if let Some(files) = hash.and_then(|hash| found.get_mut(&hash)) {
+                    files.push(file.base);
+                }
+                Ok(())
+            });
+            // Of one that can't be read nobody knows what it holds.
+            if read.is_err() {
+                found.values_mut().for_each(|files| files.push(file.base));
+            }
+        }
+        let sources: Vec<_> = plan.sources().map(|source| source.base).collect();
+        findings.keep.extend(removals.into_iter().filter(|each| {
+            let own = sources.get(each.source);
+            let files = found.get(&each.hash);
+            files.is_some_and(|files| files.iter().any(|file| Some(file) != own))
+        }));
+        Ok(())
     }
 
     /// Lets the index find each result in its copy.
@@ -233,8 +280,7 @@ impl<'a> Pass<'a> {
             let is_removed = self
                 .engine
                 .change_slot(*hash, *slot, |stripe| stripe.remove_completed(*slot));
-            if is_removed {
-                located.with_scope(|scope| self.engine.places.give_back(scope));
+            if is_removed && self.engine.uncount(&located) {
                 self.engine.counters.expired.add();
                 self.report.results_expired += 1;
             }
@@ -276,7 +322,8 @@ impl Engine {
     }
 }
 
-/// Visits the records of a segment, each verified, with its offset and length in words.
+/// Visits the records of a segment, each verified, with its offset and length in words, and those that
+/// are attached to one, which is without them, after it.
 ///
 /// # Errors
 ///
@@ -294,12 +341,16 @@ fn records(
         };
         match state {
             State::Padding => {}
-            State::Reserved => return Err(damage(segment, offset, words)),
+            State::Reserved | State::Attached => return Err(damage(segment, offset, words)),
             State::Committed => {
                 let (record, _) = segment
                     .verified_record(offset)
                     .ok_or_else(|| damage(segment, offset, words))?;
-                visit(offset, words, record)?;
+                visit(offset, record.body_words(), record)?;
+                for one in segment.attached(offset, &record) {
+                    let one = one.map_err(|_| damage(segment, offset, words))?;
+                    visit(offset + one.offset, one.words, one.record)?;
+                }
             }
         }
         offset += words;

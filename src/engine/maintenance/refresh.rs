@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Pass;
 use super::choose::Plan;
 use crate::block::block_on;
+use crate::domain::Domain;
 use crate::error::ClaimError;
 use crate::index::{Live, Phase, Slot};
 use crate::key::Key;
@@ -132,6 +133,8 @@ impl Pass<'_> {
 fn contents_of<'a>(live: &Live, key: &'a Key, checkpoint: &'a [u8]) -> Contents<'a> {
     Contents {
         kind: Kind::Checkpoint,
+        domain: Domain::Operations,
+        is_dead: false,
         fingerprint: live.fingerprint,
         token: live.token,
         ticket: live.ticket,
@@ -145,6 +148,7 @@ fn contents_of<'a>(live: &Live, key: &'a Key, checkpoint: &'a [u8]) -> Contents<
         principal: None,
         checkpoint,
         response: None,
+        attached: &[],
     }
 }
 

@@ -1,6 +1,7 @@
 //! Side-cars as they are written, and what becomes of them when their bytes change.
 
 use super::*;
+use crate::domain::Domain;
 use crate::sync::Ordering;
 
 fn summary() -> Summary {
@@ -21,7 +22,11 @@ fn entries(count: u64) -> Vec<Entry> {
     (0..count)
         .map(|number| Entry {
             reversed_hash: number.wrapping_mul(0x9E37_79B9_7F4A_7C15),
-            place: Place::new(FIRST_RECORD + 24 * number, kinds[number as usize % 3]),
+            place: Place::new(
+                FIRST_RECORD + 24 * number,
+                kinds[number as usize % 3],
+                Domain::Operations,
+            ),
         })
         .collect()
 }
@@ -142,7 +147,9 @@ fn no_field_is_trusted_even_under_true_checksums() {
         1990 | 3 << 23,
         600,
         600 | 6 << 23,
-        600 | 11 << 23,
+        // A domain that there is not, and a bit behind it.
+        600 | 27 << 23,
+        600 | 35 << 23,
     ] {
         let found = forged(made.bytes(), |bytes| {
             bytes[places..places + 4].copy_from_slice(&place.to_le_bytes());

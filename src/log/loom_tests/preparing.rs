@@ -10,6 +10,7 @@ use loom::thread;
 use super::*;
 use crate::block::block_on;
 use crate::clock::{Clock, StoreTime};
+use crate::domain::Domain;
 use crate::fingerprint::Fingerprint;
 use crate::log::Log;
 use crate::log::commit::Lead;
@@ -159,6 +160,8 @@ fn log_of(records: u64) -> (Arc<Log>, Arc<Directory>, Arc<Platter>) {
 fn append(log: &Log) -> Appended {
     let contents = Contents {
         kind: Kind::Release,
+        domain: Domain::Operations,
+        is_dead: false,
         fingerprint: Fingerprint::none(),
         token: BASE,
         ticket: 0,
@@ -172,6 +175,7 @@ fn append(log: &Log) -> Appended {
         principal: None,
         checkpoint: &[],
         response: None,
+        attached: &[],
     };
     assert_eq!(contents.words(), RECORD_WORDS);
     let appended = log.append(&contents).expect("it was promised");
