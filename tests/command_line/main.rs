@@ -1,5 +1,6 @@
 //! The tool, run as a user runs it.
 
+mod bench;
 mod beside_a_service;
 mod errors;
 mod keys;

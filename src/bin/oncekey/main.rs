@@ -7,6 +7,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::output::{Exit, Failure, Output};
 
+mod bench;
 mod change;
 mod json;
 mod keys;
@@ -77,6 +78,8 @@ enum Command {
     Init(look::Store),
     /// Make a new store of many completed keys, to try the tool or a service with.
     Fill(transfer::Fill),
+    /// Measure claims, completions and replays on this machine, on a throw-away store.
+    Bench(bench::Bench),
     /// Print a completion script for a shell.
     Completions {
         /// The shell.
@@ -195,6 +198,7 @@ fn run(command: &Command, output: &mut Output) -> Result<(), Failure> {
         Command::Snapshot(arguments) => change::snapshot(arguments, output),
         Command::Init(arguments) => change::init(arguments, output),
         Command::Fill(arguments) => transfer::fill(arguments, output),
+        Command::Bench(arguments) => bench::bench(arguments, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "oncekey", &mut script);

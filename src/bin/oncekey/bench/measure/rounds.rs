@@ -1,0 +1,156 @@
+//! All that a measurement does, in turns, and what it saw.
+
+use std::time::Duration;
+
+use super::files::directory;
+use super::growth::{Children, Growth};
+use super::keys::{response, samples};
+use super::lap::{Job, Lap, Work};
+use super::machine::load;
+use super::report::{Report, Series};
+use super::{Entrant, Fault, Flags, Room};
+
+/// A measurement.
+pub(crate) struct Run<'a> {
+    pub(crate) flags: &'a Flags,
+    pub(crate) entrants: &'a [Entrant],
+    /// What stands before the flags when this program is run for a step.
+    pub(crate) child: &'a [&'a str],
+    pub(crate) stop: &'a (dyn Fn() -> bool + Sync),
+    /// Is told how many of how many turns are over.
+    pub(crate) progress: &'a dyn Fn(usize, usize),
+}
+
+impl Run<'_> {
+    pub(crate) fn run(&self) -> Result<Report, Fault> {
+        let entrants: Vec<&Entrant> = self.asked().collect();
+        let counts = self.flags.counts();
+        let rounds = self.flags.rounds;
+        let total = self.flags.threads.len() * rounds * entrants.len() + counts.len();
+        let load_before = load();
+        let mut series = Vec::new();
+        let mut turns = 0;
+        for &threads in &self.flags.threads {
+            let works = self.works();
+            let mut taken: Vec<Vec<Series>> = entrants
+                .iter()
+                .map(|one| {
+                    works
+                        .iter()
+                        .map(|work| Series::new(*work, one, threads))
+                        .collect()
+                })
+                .collect();
+            for round in 0..rounds {
+                for turn in 0..entrants.len() {
+                    // Everybody is first in turn.
+                    let place = (turn + round) % entrants.len();
+                    self.turn(entrants[place], threads, turns, &mut taken[place])?;
+                    turns += 1;
+                    (self.progress)(turns, total);
+                }
+            }
+            series.extend(taken.into_iter().flatten());
+        }
+        let mut growth = Vec::new();
+        for &count in &counts {
+            growth.extend(self.growth(count)?);
+            turns += 1;
+            (self.progress)(turns, total);
+        }
+        Ok(Report::new(
+            self.flags,
+            &entrants,
+            load_before,
+            series,
+            growth,
+        ))
+    }
+
+    fn asked(&self) -> impl Iterator<Item = &Entrant> {
+        self.entrants
+            .iter()
+            .filter(|one| self.flags.wants(one.class))
+    }
+
+    fn works(&self) -> Vec<Work> {
+        let mut works = vec![Work::Lifecycle, Work::Replay];
+        if self.flags.duplicates > 0.0 {
+            works.push(Work::Mixed(self.flags.duplicates));
+        }
+        works
+    }
+
+    fn growth(&self, count: usize) -> Result<Option<Growth>, Fault> {
+        let children = Children {
+            arguments: self.child,
+            flags: self.flags,
+            stop: self.stop,
+        };
+        // What is on the disk is the same at each level, and filled soonest at the first.
+        let entrant = self.entrants.first();
+        entrant
+            .map(|entrant| children.measure(entrant, count))
+            .transpose()
+    }
+
+    /// All works once, on a store of their own.
+    fn turn(
+        &self,
+        entrant: &Entrant,
+        threads: usize,
+        turn: usize,
+        series: &mut [Series],
+    ) -> Result<(), Fault> {
+        let flags = self.flags;
+        let below = directory(&flags.dir)?;
+        let each = flags.keys_of_lap();
+        let keys = samples(turn as u64, 2 * each, flags.key_bytes)?;
+        let (first, second) = keys.split_at(each);
+        let response = response(flags.value_bytes);
+        let room = Room {
+            keys: keys.len(),
+            key_bytes: flags.key_bytes,
+            response_bytes: flags.value_bytes,
+        };
+        let subject = entrant.open(below.path(), room)?;
+        let mut done = Vec::new();
+        for one in series {
+            subject.settle()?;
+            let job = Job {
+                work: one.work,
+                threads,
+                keys: if matches!(one.work, Work::Mixed(_)) {
+                    second
+                } else {
+                    first
+                },
+                done: if one.work == Work::Replay { &done } else { &[] },
+                response: &response,
+                time: flags.lap(),
+                stop: self.stop,
+            };
+            let lap = subject.lap(&job)?;
+            if (self.stop)() {
+                return Err("stopped".into());
+            }
+            done.clone_from(&lap.done);
+            record(one, lap);
+        }
+        subject.close()
+    }
+}
+
+fn record(series: &mut Series, mut lap: Lap) {
+    let wall = lap.wall.max(Duration::from_nanos(1));
+    series
+        .rates
+        .push(lap.nanos.len() as f64 / wall.as_secs_f64());
+    lap.nanos.sort_unstable();
+    let at = |share: f64| {
+        let place = (lap.nanos.len() as f64 * share) as usize;
+        let found = lap.nanos.get(place.min(lap.nanos.len().saturating_sub(1)));
+        f64::from(found.copied().unwrap_or(0)) / 1e3
+    };
+    series.micros.push([at(0.5), at(0.99), at(0.999), at(1.0)]);
+}
