@@ -23,8 +23,8 @@ use crate::shared::{
 use crate::store::Forget;
 use crate::token::Token;
 
-/// Looks of one claim before it gives up on a key that changes under it every time.
-const ROUNDS_MAX: usize = 64;
+/// Looks of one call before it gives up on a key that changes under it every time.
+pub(crate) const ROUNDS_MAX: usize = 64;
 /// The first pause of a waiter.
 const POLL_MIN: Duration = Duration::from_millis(5);
 
@@ -106,7 +106,8 @@ impl<D: Driver> SharedBackend<D> {
             let outcome = this.inner.decide(&claim).await?;
             Ok::<_, ClaimError>(Unseen::new(this, claim, terms, outcome))
         });
-        Ok(joined(task).await?.into_outcome())
+        let claimed = joined(task, "claiming a key").await?;
+        Ok(claimed?.into_outcome())
     }
 }
 
@@ -121,6 +122,7 @@ impl<D: Driver> Inner<D> {
                 }
                 Begun::TooLate(too_late) => return Ok(Outcome::TooLate(too_late)),
                 Begun::Found(seen) => seen,
+                Begun::Changed => continue,
             };
             self.clock.hear(seen.now_ms);
             if let Some(outcome) = judge(&seen, claim) {
@@ -130,16 +132,28 @@ impl<D: Driver> Inner<D> {
                 return Ok(grant.taken());
             }
         }
-        let source = "the key changed at every look";
-        Err(BackendError::new("claiming a key", source).into())
+        Err(changing("claiming a key").into())
     }
 }
 
-/// The result of a task that is never aborted.
-pub(super) async fn joined<T>(task: tokio::task::JoinHandle<T>) -> T {
+/// The error of a call that looked [`ROUNDS_MAX`] times.
+pub(crate) fn changing(step: &'static str) -> BackendError {
+    let source = format!("the key changed at each of {ROUNDS_MAX} looks");
+    BackendError::new(step, source)
+}
+
+/// The result of a task, which goes on where its caller stops waiting. A runtime that shuts down ends
+/// it in the middle.
+pub(super) async fn joined<T>(
+    task: tokio::task::JoinHandle<T>,
+    step: &'static str,
+) -> Result<T, BackendError> {
     match task.await {
-        Ok(result) => result,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
+        Ok(result) => Ok(result),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => Err(BackendError::new(step, error)),
+        },
     }
 }
 
@@ -193,12 +207,16 @@ impl<D: Driver> Backend for SharedBackend<D> {
     async fn forget(&self, key: &Key, forget: Forget) -> Result<bool, AdminError> {
         key.check(KEY_PART_BYTES_DEFAULT)
             .map_err(ClaimError::from)?;
-        let removal = self.driver().remove(key, forget == Forget::Force).await;
-        match removal.map_err(ClaimError::from)? {
-            Removal::Removed => Ok(true),
-            Removal::Absent => Ok(false),
-            Removal::Pending { attempt } => Err(AdminError::Pending { attempt }),
+        for _ in 0..ROUNDS_MAX {
+            let removal = self.driver().remove(key, forget == Forget::Force).await;
+            match removal.map_err(ClaimError::from)? {
+                Removal::Removed => return Ok(true),
+                Removal::Absent => return Ok(false),
+                Removal::Pending { attempt } => return Err(AdminError::Pending { attempt }),
+                Removal::Changed => {}
+            }
         }
+        Err(ClaimError::from(changing("removing a key")).into())
     }
 
     async fn interrupt(&self, key: &Key, token: Token) -> Result<(), AdminError> {
@@ -246,5 +264,23 @@ impl<D> fmt::Debug for SharedBackend<D> {
         f.debug_struct("SharedBackend")
             .field("options", &self.inner.options)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_a_runtime_ended_is_an_error() {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.build().unwrap();
+        let task = runtime.spawn(std::future::pending::<()>());
+        drop(runtime);
+        let waiting = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let error = waiting.block_on(joined(task, "claiming a key"));
+        assert_eq!(error.unwrap_err().step(), "claiming a key");
     }
 }

@@ -75,6 +75,8 @@ pub enum Begun {
     Granted(Grant),
     Found(Record),
     TooLate(TooLate),
+    /// It went away between two looks: nothing was done, look again.
+    Changed,
 }
 
 /// The right to act for a key, as its server gave it.
@@ -126,6 +128,8 @@ pub enum Removal {
     Pending {
         attempt: u32,
     },
+    /// It changed between two looks: nothing was done, look again.
+    Changed,
 }
 
 impl NewClaim {

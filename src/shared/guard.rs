@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
@@ -72,8 +72,8 @@ impl<D: Driver> SharedGuard<D> {
         }
     }
 
-    /// Whether a renewal was refused: somebody else may be at work on the key. A sign to stop early;
-    /// only a write tells for certain.
+    /// Whether a renewal was refused, or none got through for as long as the lease lasts: somebody
+    /// else may be at work on the key. A sign to stop early; only a write tells for certain.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
@@ -143,6 +143,17 @@ impl<D: Driver> SharedGuard<D> {
     }
 }
 
+/// The result of a task that ends a guard. Where the runtime shuts down under it the guard is gone, and
+/// what it wrote is unknown.
+async fn ended<T, G>(
+    task: tokio::task::JoinHandle<Result<T, FinishError<G>>>,
+) -> Result<T, FinishError<G>> {
+    match joined(task, "writing as the owner of a key").await {
+        Ok(result) => result,
+        Err(error) => Err(FinishError::lost(error.into())),
+    }
+}
+
 /// Checks what every backend limits alike; the retention in ms, where one is given.
 pub(crate) fn check_answer(answer: Answer<'_>) -> Result<Option<u64>, WriteError> {
     let len = answer.principal.map_or(0, <[u8]>::len);
@@ -160,6 +171,9 @@ pub(crate) fn check_answer(answer: Answer<'_>) -> Result<Option<u64>, WriteError
 }
 
 /// Renews a lease three times in its length, until it is lost or the task is aborted.
+///
+/// A server that says nothing is not waited for longer than until the next renewal is due. Where the
+/// lease has run out since the last one that got through, it counts as lost until one does again.
 async fn renew_until_lost<D: Driver>(
     driver: D,
     key: Key,
@@ -168,17 +182,28 @@ async fn renew_until_lost<D: Driver>(
     lost: Arc<AtomicBool>,
 ) {
     let lease_ms = terms.lease_ms;
+    let pause = Duration::from_millis(lease_ms / 3);
+    let mut renewed = Instant::now();
     loop {
-        tokio::time::sleep(Duration::from_millis(lease_ms / 3)).await;
-        match driver.write(&key, token, Change::Renew { lease_ms }).await {
-            Ok(Written::Done { .. }) => {}
-            Ok(Written::Lost { .. }) => {
+        tokio::time::sleep(pause).await;
+        let asked = Instant::now();
+        let renewal = driver.write(&key, token, Change::Renew { lease_ms });
+        match tokio::time::timeout(pause, renewal).await {
+            Ok(Ok(Written::Done { .. })) => {
+                renewed = asked;
+                lost.store(false, Ordering::Relaxed);
+            }
+            Ok(Ok(Written::Lost { .. })) => {
                 lost.store(true, Ordering::Relaxed);
                 tracing::warn!(%key, "the lease of a key was lost while its owner was at work");
                 return;
             }
             // The next one may get through in time.
-            Err(error) => tracing::warn!(%key, %error, "a lease could not be renewed"),
+            Ok(Err(error)) => tracing::warn!(%key, %error, "a lease could not be renewed"),
+            Err(_) => tracing::warn!(%key, "the server did not answer the renewal of a lease"),
+        }
+        if renewed.elapsed() >= Duration::from_millis(lease_ms) {
+            lost.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -241,13 +266,13 @@ impl<D: Driver> Guard for SharedGuard<D> {
 
     async fn complete(self, answer: Answer<'_>) -> Result<Saved, FinishError<Self>> {
         match self.owned(answer) {
-            Ok(owned) => joined(tokio::spawn(self.complete_owned(owned))).await,
+            Ok(owned) => ended(tokio::spawn(self.complete_owned(owned))).await,
             Err(error) => Err(FinishError::held(error, self)),
         }
     }
 
     async fn release(self) -> Result<(), FinishError<Self>> {
-        joined(tokio::spawn(self.finish(Change::Release)))
+        ended(tokio::spawn(self.finish(Change::Release)))
             .await
             .map(drop)
     }

@@ -17,6 +17,8 @@ pub use self::driver::Driver;
 pub use self::guard::SharedGuard;
 pub use self::options::{SharedOptions, SharedOptionsError};
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::backend::{ROUNDS_MAX, changing};
 pub(crate) use self::driver::{Begun, Change, Grant, NewClaim, Removal, Written};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::guard::{check_answer, previous};

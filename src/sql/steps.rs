@@ -28,19 +28,17 @@ pub(crate) async fn begin<C: Connection>(
     connection: &mut C,
     claim: &NewClaim,
 ) -> Result<Begun, Error> {
-    loop {
-        if let Some(grant) = insert(connection, claim).await? {
-            return Ok(Begun::Granted(grant));
-        }
-        if let Some(record) = read(connection, &claim.key).await? {
-            return Ok(Begun::Found(record));
-        }
-        // Absent, but not inserted: too late, or it went away in between.
-        let now_ms = now(connection).await?;
-        if let Some(too_late) = claim.too_late(now_ms) {
-            return Ok(Begun::TooLate(too_late));
-        }
+    if let Some(grant) = insert(connection, claim).await? {
+        return Ok(Begun::Granted(grant));
     }
+    if let Some(record) = read(connection, &claim.key).await? {
+        return Ok(Begun::Found(record));
+    }
+    // Absent, but not inserted: too late, or it went away in between.
+    let now_ms = now(connection).await?;
+    Ok(claim
+        .too_late(now_ms)
+        .map_or(Begun::Changed, Begun::TooLate))
 }
 
 async fn insert<C: Connection>(
@@ -100,13 +98,21 @@ async fn with_token<C: Connection>(
         return numbers(connection, sql, values).await;
     }
     connection.execute("SAVEPOINT oncekey", &[]).await?;
-    let result = count_and_run(connection, sql, values).await;
-    if !matches!(result, Ok(Some(_))) {
-        // Nothing was claimed, so nothing is written either.
-        connection.execute("ROLLBACK TO oncekey", &[]).await?;
+    let mut result = count_and_run(connection, sql, values).await;
+    if matches!(result, Ok(Some(_))) {
+        match connection.execute("RELEASE oncekey", &[]).await {
+            Ok(_) => return result,
+            Err(error) => result = Err(error),
+        }
     }
-    connection.execute("RELEASE oncekey", &[]).await?;
-    result
+    // Nothing was claimed, so nothing is written either.
+    let undone = connection.execute("ROLLBACK TO oncekey", &[]).await;
+    let released = connection.execute("RELEASE oncekey", &[]).await;
+    // A full disk makes SQLite roll back by itself, and the savepoint is gone with the rest: what came
+    // first is what went wrong.
+    let row = result?;
+    undone.and(released)?;
+    Ok(row)
 }
 
 async fn count_and_run<C: Connection>(
@@ -186,24 +192,20 @@ pub(crate) async fn remove<C: Connection>(
     key: &Key,
     force: bool,
 ) -> Result<Removal, Error> {
-    loop {
-        let [scope, operation, id] = key_values(key);
-        let values = [scope, operation, id, Value::Number(force.into())];
-        match numbers(connection, C::statements().remove, &values).await? {
-            Some((0, _)) => return Ok(Removal::Absent),
-            Some(_) => return Ok(Removal::Removed),
-            None => {}
-        }
-        match read(connection, key).await? {
-            None => return Ok(Removal::Absent),
-            Some(record) if record.state != State::Completed && !force => {
-                return Ok(Removal::Pending {
-                    attempt: record.attempt,
-                });
-            }
-            Some(_) => {}
-        }
+    let [scope, operation, id] = key_values(key);
+    let values = [scope, operation, id, Value::Number(force.into())];
+    match numbers(connection, C::statements().remove, &values).await? {
+        Some((0, _)) => return Ok(Removal::Absent),
+        Some(_) => return Ok(Removal::Removed),
+        None => {}
     }
+    Ok(match read(connection, key).await? {
+        None => Removal::Absent,
+        Some(record) if record.state != State::Completed && !force => Removal::Pending {
+            attempt: record.attempt,
+        },
+        Some(_) => Removal::Changed,
+    })
 }
 
 /// See [`Driver::interrupted`](crate::shared::Driver::interrupted).

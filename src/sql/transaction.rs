@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use sqlx::Error;
 
-use crate::backend::{Answer, Backend, BackendError, Outcome, Progress, SavedParts};
+use crate::backend::{Answer, Backend, Outcome, Progress, SavedParts};
 use crate::claim::{Mismatch, Saved, TooLate};
 use crate::clock::time;
 use crate::error::{ClaimError, WriteError};
@@ -14,8 +14,8 @@ use crate::key::Key;
 use crate::operation::Previous;
 use crate::options::ClaimOptions;
 use crate::shared::{
-    Begun, Change, Driver, Grant, NewClaim, SharedBackend, State, Written, check_answer, judge,
-    previous,
+    Begun, Change, Driver, Grant, NewClaim, ROUNDS_MAX, SharedBackend, State, Written, changing,
+    check_answer, judge, previous,
 };
 use crate::sql::connection::Connection;
 use crate::sql::driver::failed;
@@ -80,7 +80,8 @@ impl<D: Driver> SharedBackend<D> {
         let (mut claim, _) = self.new_claim(key, fingerprint, options, State::Interrupted)?;
         claim.lease_ms = 0;
         let outcome = match decide(connection, &claim).await {
-            Ok(outcome) => outcome,
+            Ok(Some(outcome)) => outcome,
+            Ok(None) => return Err(changing("claiming a key in a transaction").into()),
             Err(error) if C::is_locked(&error) => return Ok(TransactionClaim::Busy),
             Err(error) => return Err(failed("claiming a key in a transaction")(error).into()),
         };
@@ -105,24 +106,27 @@ impl<D: Driver> SharedBackend<D> {
     }
 }
 
-/// Claims on one connection, by the same judgement as everywhere.
+/// Claims on one connection, by the same judgement as everywhere. `None` where the key changed at every
+/// look.
 async fn decide<C: Connection>(
     connection: &mut C,
     claim: &NewClaim,
-) -> Result<Outcome<Grant>, Error> {
-    loop {
+) -> Result<Option<Outcome<Grant>>, Error> {
+    for _ in 0..ROUNDS_MAX {
         let seen = match steps::begin(connection, claim).await? {
-            Begun::Granted(grant) => return Ok(Outcome::Started(grant)),
-            Begun::TooLate(too_late) => return Ok(Outcome::TooLate(too_late)),
+            Begun::Granted(grant) => return Ok(Some(Outcome::Started(grant))),
+            Begun::TooLate(too_late) => return Ok(Some(Outcome::TooLate(too_late))),
             Begun::Found(seen) => seen,
+            Begun::Changed => continue,
         };
         if let Some(outcome) = judge(&seen, claim) {
-            return Ok(outcome);
+            return Ok(Some(outcome));
         }
         if let Some(grant) = steps::take(connection, claim, &seen).await? {
-            return Ok(grant.taken());
+            return Ok(Some(grant.taken()));
         }
     }
+    Ok(None)
 }
 
 impl TransactionOperation {
@@ -231,7 +235,9 @@ impl SharedBackend<super::Postgres> {
     ///
     /// # Errors
     ///
-    /// [`ClaimError`]. After [`ClaimError::Backend`] the transaction can only be rolled back.
+    /// [`ClaimError`]. After [`ClaimError::Backend`] the transaction can only be rolled back, as it is
+    /// after this future was dropped: the key may have been claimed. With [`OnConflict::Skip`] it is
+    /// as it was before, unless the connection is broken.
     pub async fn claim_in(
         &self,
         transaction: &mut sqlx::Transaction<'_, sqlx::Postgres>,
@@ -244,36 +250,56 @@ impl SharedBackend<super::Postgres> {
         if on_conflict == OnConflict::Wait {
             return self.claim_on(connection, key, fingerprint, &options).await;
         }
-        let run = async |connection: &mut sqlx::PgConnection, sql| {
-            let result = connection.execute(sql, &[]).await;
-            result
-                .map(drop)
-                .map_err(|error| BackendError::new("claiming without waiting", error))
-        };
-        // A lock that is not there after a millisecond belongs to another transaction. The savepoint
-        // keeps the caller's transaction usable after that error, and puts the time-out back.
+        // The savepoint keeps the caller's transaction usable after an error, and puts the time-out
+        // back.
         run(connection, "SAVEPOINT oncekey_claim").await?;
-        let sql = "SELECT current_setting('lock_timeout')";
-        let timeout: String = sqlx::query_scalar(sql)
-            .fetch_one(&mut *connection)
-            .await
-            .map_err(failed("claiming without waiting"))?;
-        run(connection, "SET LOCAL lock_timeout = '1ms'").await?;
         let claimed = self
-            .claim_on(connection, key, fingerprint, &options)
-            .await?;
-        if matches!(claimed, TransactionClaim::Busy) {
-            run(connection, "ROLLBACK TO SAVEPOINT oncekey_claim").await?;
-        } else {
-            sqlx::query("SELECT set_config('lock_timeout', $1, true)")
-                .bind(timeout)
-                .execute(&mut *connection)
-                .await
-                .map_err(failed("claiming without waiting"))?;
-        }
-        run(connection, "RELEASE SAVEPOINT oncekey_claim").await?;
+            .claim_at_once(connection, key, fingerprint, &options)
+            .await;
+        let ended = async {
+            if !matches!(&claimed, Ok(claim) if !matches!(claim, TransactionClaim::Busy)) {
+                run(connection, "ROLLBACK TO SAVEPOINT oncekey_claim").await?;
+            }
+            run(connection, "RELEASE SAVEPOINT oncekey_claim").await
+        };
+        let ended = ended.await;
+        // What came first is what went wrong.
+        let claimed = claimed?;
+        ended?;
         Ok(claimed)
     }
+
+    /// A lock that is not there after a millisecond belongs to another transaction.
+    async fn claim_at_once(
+        &self,
+        connection: &mut sqlx::PgConnection,
+        key: &Key,
+        fingerprint: Fingerprint,
+        options: &ClaimOptions,
+    ) -> Result<TransactionClaim, ClaimError> {
+        let failed = failed("claiming without waiting");
+        let timeout: String = sqlx::query_scalar("SELECT current_setting('lock_timeout')")
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(&failed)?;
+        run(connection, "SET LOCAL lock_timeout = '1ms'").await?;
+        let claimed = self.claim_on(connection, key, fingerprint, options).await?;
+        if !matches!(claimed, TransactionClaim::Busy) {
+            sqlx::query("SELECT set_config('lock_timeout', $1, true)")
+                .bind(timeout)
+                .execute(connection)
+                .await
+                .map_err(&failed)?;
+        }
+        Ok(claimed)
+    }
+}
+
+#[cfg(feature = "postgres")]
+async fn run(connection: &mut sqlx::PgConnection, sql: &'static str) -> Result<(), ClaimError> {
+    let done = connection.execute(sql, &[]).await;
+    done.map_err(failed("claiming without waiting"))?;
+    Ok(())
 }
 
 #[cfg(feature = "sqlite")]
@@ -286,7 +312,8 @@ impl SharedBackend<super::Sqlite> {
     ///
     /// # Errors
     ///
-    /// [`ClaimError`]. After [`ClaimError::Backend`] roll the transaction back.
+    /// [`ClaimError`]. After [`ClaimError::Backend`], and after this future was dropped, roll the
+    /// transaction back: the key may have been claimed.
     pub async fn claim_in(
         &self,
         transaction: &mut sqlx::Transaction<'_, sqlx::Sqlite>,
@@ -299,19 +326,13 @@ impl SharedBackend<super::Sqlite> {
         if on_conflict == OnConflict::Wait {
             return self.claim_on(connection, key, fingerprint, &options).await;
         }
-        let failed = |error| BackendError::new("claiming without waiting", error);
-        let timeout: i64 = sqlx::query_scalar("PRAGMA busy_timeout")
-            .fetch_one(&mut *connection)
-            .await
-            .map_err(failed)?;
-        let set = async |connection: &mut sqlx::SqliteConnection, timeout: i64| {
-            let sql = format!("PRAGMA busy_timeout = {timeout}");
-            let query = sqlx::query(sqlx::AssertSqlSafe(sql));
-            sqlx::Executor::execute(connection, query).await.map(drop)
-        };
-        set(connection, 0).await.map_err(failed)?;
-        let claimed = self.claim_on(connection, key, fingerprint, &options).await;
-        set(connection, timeout).await.map_err(failed)?;
-        claimed
+        // A transaction that has read is never made to wait for a lock that it wants besides: two of
+        // that kind would wait for each other for ever. So nothing of the connection is changed.
+        let read = sqlx::query("SELECT value FROM oncekey_token").execute(&mut *connection);
+        match read.await {
+            Ok(_) => self.claim_on(connection, key, fingerprint, &options).await,
+            Err(error) if sqlx::SqliteConnection::is_locked(&error) => Ok(TransactionClaim::Busy),
+            Err(error) => Err(failed("claiming without waiting")(error).into()),
+        }
     }
 }
