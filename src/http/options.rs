@@ -44,7 +44,10 @@ pub enum StoreFailure {
     /// There is no [`IdempotentOperation`](super::IdempotentOperation) then: a handler takes it as
     /// optional. Only where nothing was claimed and nothing is known of the key: one that is
     /// interrupted, whose record is damaged, or whose claim may have been written, is refused all the
-    /// same.
+    /// same. The last is so whenever a shared backend fails ([`ClaimError::Backend`]): its server may
+    /// have done what it did not answer, so nothing runs without protection there.
+    ///
+    /// [`ClaimError::Backend`]: crate::ClaimError::Backend
     ///
     /// [`HttpStats::unprotected`]: super::HttpStats::unprotected
     PassThrough,
