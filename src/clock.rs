@@ -34,6 +34,11 @@ pub(crate) fn unix_ms(at: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Whole milliseconds, rounded up: nothing ends before its time.
+pub(crate) fn rounded_up_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
 /// A source of time, in whole milliseconds.
 ///
 /// A store reads [`SystemClock`] unless [`Options::clock`](crate::Options::clock) says otherwise;

@@ -55,7 +55,7 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use crate::block::{block_on, block_with_timeout};
-use crate::clock::time;
+use crate::clock::{rounded_up_ms, time};
 use crate::engine::{Level, Message, NextMessage, Opened, Taken};
 use crate::error::{ClaimError, WriteError};
 use crate::log::commit::Lead;
@@ -171,7 +171,7 @@ impl Outbox {
     }
 
     async fn read(&self, mut taken: Taken, lead: Lead) -> Result<Option<Delivery>, ClaimError> {
-        taken.back_after_ms = ms(self.backoff.0);
+        taken.back_after_ms = rounded_up_ms(self.backoff.0);
         let level = Level {
             durability: self.engine.settings().durability,
             lead,
@@ -325,7 +325,7 @@ impl Delivery {
         let doublings = attempt.saturating_sub(1).min(31);
         let after = first.saturating_mul(1 << doublings).min(max);
         self.taken
-            .fail(ms(after), attempt >= self.attempts_max)
+            .fail(rounded_up_ms(after), attempt >= self.attempts_max)
             .await
     }
 
@@ -344,7 +344,7 @@ impl Delivery {
     ///
     /// As for [`fail`](Self::fail).
     pub async fn reject_async(self) -> Result<(), WriteError> {
-        self.taken.fail(ms(self.backoff.0), true).await
+        self.taken.fail(rounded_up_ms(self.backoff.0), true).await
     }
 }
 
@@ -378,9 +378,4 @@ impl DeadLetter {
     pub fn sent_at(&self) -> SystemTime {
         time(self.message.stored.created_ms)
     }
-}
-
-/// Whole ms, rounded up.
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -14,26 +14,12 @@ use std::time::Duration;
 
 use oncekey::outbox::{Delivery, Outbox};
 use oncekey::testing::SimulatedDisk;
-use oncekey::{
-    AttachmentError, Durability, Key, KeyState, ManualClock, Operation, Options, Store, WriteError,
-};
+use oncekey::{AttachmentError, Durability, Key, KeyState, ManualClock, Store, WriteError};
 
+use support::attached::{claim, options, roll};
 use support::*;
 
-const HOUR: Duration = Duration::from_secs(3_600);
 const SECOND: Duration = Duration::from_secs(1);
-
-fn options(clock: &ManualClock) -> Options {
-    small(Durability::Sync)
-        .clock(Arc::new(clock.clone()))
-        .max_clock_jump(Duration::from_secs(86_400 * 3_650))
-        .retention(HOUR)
-        .maintenance(false)
-}
-
-fn claim(store: &Store, id: &str) -> Operation {
-    started(store.claim(&key(id), request()).expect("a claim"))
-}
 
 /// Completes an operation of its own with one message.
 fn send(store: &Store, lane: &str, payload: &str) {
@@ -50,14 +36,6 @@ fn next(outbox: &Outbox) -> Option<Delivery> {
 
 fn text(delivery: &Delivery) -> String {
     String::from_utf8(delivery.payload().to_vec()).expect("text")
-}
-
-fn roll(store: &Store, clock: &ManualClock, round: usize) {
-    for number in 0..14 {
-        let operation = claim(store, &format!("filler-{round}-{number}"));
-        operation.complete(vec![7; 7_000]).expect("a completion");
-    }
-    clock.advance(2 * HOUR);
 }
 
 /// All that is delivered, in order, and acknowledged.

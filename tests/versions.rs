@@ -5,32 +5,17 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use oncekey::testing::SimulatedDisk;
 use oncekey::{
     AttachmentError, Completion, Durability, Expected, FinishError, KeyState, ManualClock,
-    Operation, Options, Recovery, Saved, Store, WriteError,
+    Operation, Recovery, Saved, Store, WriteError,
 };
 
+use support::attached::{HOUR, claim, options, roll};
 use support::*;
-
-const HOUR: Duration = Duration::from_secs(3_600);
-
-fn options(clock: &ManualClock) -> Options {
-    small(Durability::Sync)
-        .clock(Arc::new(clock.clone()))
-        .max_clock_jump(Duration::from_secs(86_400 * 3_650))
-        .retention(HOUR)
-        .maintenance(false)
-}
-
-fn claim(store: &Store, id: &str) -> Operation {
-    started(store.claim(&key(id), request()).expect("a claim"))
-}
 
 fn commit<R: AsRef<[u8]>>(style: Style, completion: Completion<R>) -> Result<Saved, FinishError> {
     match style {
@@ -51,14 +36,6 @@ fn stale(error: FinishError) -> (u64, Operation) {
         other => panic!("{other:?}"),
     };
     (current, error.into_operation().expect("the guard is held"))
-}
-
-fn roll(store: &Store, clock: &ManualClock, round: usize) {
-    for number in 0..14 {
-        let operation = claim(store, &format!("filler-{round}-{number}"));
-        operation.complete(vec![7; 7_000]).expect("a completion");
-    }
-    clock.advance(2 * HOUR);
 }
 
 #[test]

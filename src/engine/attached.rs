@@ -113,6 +113,31 @@ pub(crate) fn version_in(response: &[u8]) -> u64 {
     bytes.map_or(0, u64::from_le_bytes)
 }
 
+impl<'a> Contents<'a> {
+    /// A record of a message's or an entity's key, which has no owner, created and ended at these times.
+    pub(super) fn of_attachment(kind: Kind, key: &'a Key, created_ms: u64, ended_ms: u64) -> Self {
+        Self {
+            kind,
+            domain: key.domain(),
+            is_dead: false,
+            fingerprint: Fingerprint::none(),
+            token: 0,
+            ticket: 0,
+            attempt: 1,
+            created_ms,
+            started_ms: created_ms,
+            ended_ms,
+            deadline_ms: 0,
+            key: key.as_bytes(),
+            key_lengths: key.lengths(),
+            principal: None,
+            checkpoint: &[],
+            response: None,
+            attached: &[],
+        }
+    }
+}
+
 impl Engine {
     /// The hash of the key of a record; `None` for bytes that are no key.
     pub(crate) fn hash_of(&self, record: &Record<'_>) -> Option<u64> {
@@ -265,28 +290,14 @@ impl Engine {
         marks: &[Mark<'_>],
         now_ms: u64,
     ) -> Vec<Contents<'a>> {
-        let of = |domain, key: &'a Key, response: &'a [u8], deadline_ms| Contents {
-            kind: Kind::Complete,
-            domain,
-            is_dead: false,
-            fingerprint: Fingerprint::none(),
-            token: 0,
-            ticket: 0,
-            attempt: 1,
-            created_ms: now_ms,
-            started_ms: now_ms,
-            ended_ms: now_ms,
+        let of = |key, response, deadline_ms| Contents {
             deadline_ms,
-            key: key.as_bytes(),
-            key_lengths: key.lengths(),
-            principal: None,
-            checkpoint: &[],
             response: Some(response),
-            attached: &[],
+            ..Contents::of_attachment(Kind::Complete, key, now_ms, now_ms)
         };
-        let messages = prepared.messages.iter().map(|(key, _, message)| {
-            of(Domain::Messages, key, message.payload.as_slice(), u64::MAX)
-        });
+        let messages = prepared.messages.iter();
+        let messages =
+            messages.map(|(key, _, message)| of(key, message.payload.as_slice(), u64::MAX));
         let until_ms = now_ms.saturating_add(self.settings.version_retention_ms);
         let versions = prepared.versions.iter().zip(marks);
         let versions = versions.map(|((key, _, _, value), mark)| {
@@ -295,7 +306,7 @@ impl Engine {
                 .found
                 .as_ref()
                 .map_or(0, |found| found.stored.expires_ms);
-            of(Domain::Versions, key, value, until_ms.max(before_ms))
+            of(key, value, until_ms.max(before_ms))
         });
         messages.chain(versions).collect()
     }
@@ -441,30 +452,13 @@ impl Mark<'_> {
         let engine = self.engine;
         let now_ms = engine.time.now_ms();
         let stored = self.found.as_ref().map(|found| &found.stored);
+        let created_ms = stored.map_or(now_ms, |stored| stored.created_ms);
         let contents = Contents {
-            kind: Kind::Forget,
-            domain: self.key.domain(),
-            is_dead: false,
-            fingerprint: Fingerprint::none(),
             token: stored.map_or(0, |stored| stored.token),
-            ticket: 0,
-            attempt: 1,
-            created_ms: stored.map_or(now_ms, |stored| stored.created_ms),
-            started_ms: stored.map_or(now_ms, |stored| stored.created_ms),
-            ended_ms: now_ms,
             deadline_ms: stored.map_or(u64::MAX, |stored| stored.expires_ms),
-            key: self.key.as_bytes(),
-            key_lengths: self.key.lengths(),
-            principal: None,
-            checkpoint: &[],
-            response: None,
-            attached: &[],
+            ..Contents::of_attachment(Kind::Forget, &self.key, created_ms, now_ms)
         };
-        promise.spend(contents.words());
-        let (appended, segment) = engine
-            .log
-            .append_held(&contents)
-            .unwrap_or_else(|_| unreachable!("a promised removal has room"));
+        let (appended, segment) = engine.append_removal(&contents, promise);
         // Needed as long as a copy exists, and nobody knows how long that is.
         segment.worth().keep_removals_until(u64::MAX);
         self.publish(None).wake();

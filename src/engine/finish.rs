@@ -1,5 +1,7 @@
 //! Ending an operation: completed, released, abandoned, interrupted, forgotten.
 
+use std::sync::Arc;
+
 use crate::block::block_on;
 use crate::domain::Domain;
 use crate::engine::attached::{Attachments, Mark, Prepared, Published};
@@ -12,9 +14,10 @@ use crate::index::live::Waiters;
 use crate::index::{Live, Phase, Slot};
 use crate::key::Key;
 use crate::limits::PRINCIPAL_BYTES_MAX;
-use crate::log::append::NoSpace;
+use crate::log::append::{Appended, NoSpace};
 use crate::log::commit::Lead;
 use crate::log::record::{Contents, Kind, Record, words_for};
+use crate::log::segment::Segment;
 use crate::options::Durability;
 use crate::sync::{self, mutation};
 
@@ -102,7 +105,6 @@ impl Engine {
                 Err(FinishStep::Room(words)) => (&mut extra, words),
                 Err(FinishStep::Rest(words)) => (&mut rest, words),
                 Err(FinishStep::Stale(error, end)) => {
-                    (extra, rest) = (None, None);
                     drop((extra, rest));
                     self.reach(end, level).await?;
                     return Err(Refusal::held(error));
@@ -533,6 +535,18 @@ impl Engine {
         Ok(ForgetStep::Written(forgotten, end))
     }
 
+    /// Appends a removal on this promise.
+    pub(super) fn append_removal(
+        &self,
+        contents: &Contents<'_>,
+        promise: &mut Promise<'_>,
+    ) -> (Appended, Arc<Segment>) {
+        promise.spend(contents.words());
+        self.log
+            .append_held(contents)
+            .unwrap_or_else(|_| unreachable!("a promised removal has room"))
+    }
+
     /// Appends the removal of a key that was marked as changing; where its record ends.
     pub(super) fn write_removal(
         &self,
@@ -563,11 +577,7 @@ impl Engine {
             response: None,
             attached: &[],
         };
-        promise.spend(contents.words());
-        let (appended, segment) = self
-            .log
-            .append_held(&contents)
-            .unwrap_or_else(|_| unreachable!("a promised removal has room"));
+        let (appended, segment) = self.append_removal(&contents, promise);
         segment.worth().keep_removals_until(removed.deadline_ms);
         if let Some(slot) = slot {
             self.discount(slot, removed.deadline_ms);

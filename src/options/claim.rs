@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use crate::clock::unix_ms;
+use crate::clock::{rounded_up_ms, unix_ms};
 use crate::index::live::WHILE_ALIVE;
 use crate::limits::{LEASE_MAX, LEASE_MIN, RETENTION_MAX, RETENTION_MIN};
 use crate::options::{Durability, Lease, Settings};
@@ -221,7 +221,7 @@ pub(super) fn abandon_after_ms(value: Duration) -> Result<u64, ClaimOptionsError
     duration_ms("abandon_after", value, RETENTION_MIN, RETENTION_MAX)
 }
 
-/// Whole milliseconds, rounded up: nobody is taken over, and no result forgotten, before its time.
+/// In whole milliseconds, if it is in this range.
 fn duration_ms(
     option: &'static str,
     value: Duration,
@@ -236,7 +236,7 @@ fn duration_ms(
             max,
         });
     }
-    Ok(u64::try_from(value.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
+    Ok(rounded_up_ms(value))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+pub mod attached;
 pub mod journal;
 pub mod killed;
 pub mod kinds;

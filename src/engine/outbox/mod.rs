@@ -16,12 +16,10 @@ use xxhash_rust::xxh3::xxh3_64_with_secret;
 
 use self::queue::{Backlog, Next};
 pub(super) use self::queue::{Listed, Queue};
-use crate::domain::Domain;
 use crate::engine::attached::Mark;
 use crate::engine::lookup::{Message, check_open};
 use crate::engine::{Engine, Level, Opened, RoomError};
 use crate::error::{ClaimError, Unavailable, WriteError};
-use crate::fingerprint::Fingerprint;
 use crate::index::Slot;
 use crate::log::append::NoSpace;
 use crate::log::record::{Contents, Kind, words_for};
@@ -114,7 +112,7 @@ impl Engine {
         Ok(None)
     }
 
-    /// Removes a message. Not waited for: one whose removal a loss of power takes back comes again.
+    /// Removes a message from the log, not from the queue. Not waited for: one whose removal a loss of power takes back comes again.
     pub(crate) async fn remove_message(
         &self,
         position: u64,
@@ -135,7 +133,6 @@ impl Engine {
             return Ok(false);
         }
         mark.remove(&mut promise);
-        self.queue.remove(position);
         Ok(true)
     }
 
@@ -152,25 +149,15 @@ impl Engine {
         let Some(message) = self.message(position, hash).map_err(for_write)? else {
             return Ok(None);
         };
-        let payload = message.payload();
+        let created_ms = message.stored.created_ms;
+        let ended_ms = self.time.now_ms().max(created_ms);
         let contents = Contents {
-            kind: Kind::Complete,
-            domain: Domain::Messages,
             is_dead,
-            fingerprint: Fingerprint::none(),
             token: position,
-            ticket: 0,
             attempt,
-            created_ms: message.stored.created_ms,
-            started_ms: message.stored.created_ms,
-            ended_ms: self.time.now_ms().max(message.stored.created_ms),
             deadline_ms: u64::MAX,
-            key: message.key.as_bytes(),
-            key_lengths: message.key.lengths(),
-            principal: None,
-            checkpoint: &[],
-            response: Some(payload),
-            attached: &[],
+            response: Some(message.payload()),
+            ..Contents::of_attachment(Kind::Complete, &message.key, created_ms, ended_ms)
         };
         let mut promise = self
             .promise(contents.words())
@@ -226,10 +213,12 @@ impl Engine {
 
     /// Removes a dead letter.
     pub(crate) async fn discard_message(&self, position: u64) -> Result<bool, WriteError> {
-        match self.queue.dead_hash(position) {
-            Some(hash) => self.remove_message(position, hash).await,
-            None => Ok(false),
-        }
+        let Some(hash) = self.queue.dead_hash(position) else {
+            return Ok(false);
+        };
+        let was_there = self.remove_message(position, hash).await?;
+        self.queue.remove(position);
+        Ok(was_there)
     }
 }
 
