@@ -200,6 +200,31 @@ fn the_answers_outlive_a_loss_of_power_at_every_step() {
     println!("{} moments, {opened} opens", states.len());
 }
 
+/// What a killed process had written is in the cache only, and the next one believes it: the power
+/// may take it back at any moment of that one's start.
+#[test]
+fn the_answers_outlive_a_kill_and_a_loss_of_power_in_the_start_after_it() {
+    let world = World::new();
+    let expected = answers(&world.store);
+    world.disk.keep_states();
+    world.store.maintain().expect("a pass");
+    let mut opened = 0;
+    for (number, state) in world.disk.take_states() {
+        let killed = state.crash_none_lost();
+        killed.keep_states();
+        drop(world.open(&killed));
+        for (later, state) in killed.take_states() {
+            for found in crashes(&state, number + later) {
+                let store = world.open(&found);
+                let what = format!("killed before operation {number}, then {later}");
+                assert_eq!(answers(&store), expected, "{what}");
+                opened += 1;
+            }
+        }
+    }
+    assert!(opened > 1_000, "{opened} opens");
+}
+
 /// Whatever the disk refuses, claims go on and nothing is lost; unless a sync of the log failed,
 /// which stops all writing until the store is opened again.
 #[test]

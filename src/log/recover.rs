@@ -12,14 +12,16 @@
 //!
 //! The order of the changes makes every moment of them a state from which the next open comes to
 //! the same answers:
-//! 1. copies of what a salvage is about to change;
-//! 2. side-cars that are not to be believed, or whose segment is about to change, go;
-//! 3. META, when it claims more than the log will hold, or a proper close, lacks a slot or was
+//! 1. files that META does not count go, once META as it was read is durable: a killed process may
+//!    have left it in the cache alone;
+//! 2. copies of what a salvage is about to change;
+//! 3. side-cars that are not to be believed, or whose segment is about to change, go;
+//! 4. META, when it claims more than the log will hold, or a proper close, lacks a slot or was
 //!    rebuilt;
-//! 4. segments behind the end of the log go, newest first, each durably before the next;
-//! 5. in what stays, all that may not be durable is written again and synced: after a failed sync
+//! 5. segments behind the end of the log go, newest first, each durably before the next;
+//! 6. in what stays, all that may not be durable is written again and synced: after a failed sync
 //!    the page cache holds what the disk does not;
-//! 6. what was written is read and verified once more, since the cache may have dropped it before.
+//! 7. what was written is read and verified once more, since the cache may have dropped it before.
 //!
 //! The caller holds the directory's lock. An I/O error is an error, never the end of the log.
 

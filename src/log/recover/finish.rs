@@ -63,6 +63,11 @@ impl Finish<'_> {
         let high_water_ms = self.high_water_ms(&candidates);
         let newest_epoch = self.newest_epoch(&candidates);
         report.torn_tail = self.torn_tail(&candidates);
+        if !self.listing.leftovers.is_empty() {
+            // It may be META alone that gives them up.
+            let made_durable = self.origin.make_durable();
+            made_durable.map_err(RecoverError::io(META))?;
+        }
         // First, since what follows may need the space.
         remove_leftovers(self.storage, &self.listing.leftovers)?;
         report.kept_copies = self.keep_copies(&candidates)?;

@@ -125,6 +125,14 @@ impl Origin {
         }
     }
 
+    /// Makes durable what META says, on which files are about to go.
+    pub(super) fn make_durable(&mut self) -> io::Result<()> {
+        match self {
+            Self::Loaded(file) => file.make_durable(),
+            Self::New(_) | Self::Rebuilt(_) => Ok(()),
+        }
+    }
+
     /// Writes META where it is missing, claims more than the log holds or that the store was closed
     /// properly, or lacks a slot. Afterwards
     /// its epoch is not below `newest_epoch`, of which there are segments. `watermark` is the
