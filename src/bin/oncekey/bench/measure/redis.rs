@@ -5,7 +5,8 @@
 //! at the completion.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ::redis::{Client, Cmd, Connection, RedisError, Value, cmd, pipe};
 
@@ -202,6 +203,11 @@ impl Contestant for Table {
             let info = info(&mut connection, section).ok()?;
             field(&info, name)?.parse().ok()
         };
+        // What waits for a sync to end is not in the file's size yet.
+        let begun = Instant::now();
+        while number("persistence", "aof_buffer_length") > Some(0) && begun.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(20));
+        }
         Ok(Used {
             disk_bytes: number("persistence", "aof_current_size"),
             memory_bytes: number("memory", "used_memory"),
