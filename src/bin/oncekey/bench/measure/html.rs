@@ -13,7 +13,8 @@ use super::lap::Work;
 use super::machine::rate;
 use super::own::NAME as OWN;
 use super::plots::{Bars, Line, Lines, css_colour};
-use super::report::{RATIO, Report, Series, each, millis, times};
+use super::report::{RATIO, Report, Series};
+use super::text::{each, millis, times};
 use super::{Class, Fault};
 
 const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:1440px;margin:2em auto;padding:0 1em;\
@@ -175,18 +176,10 @@ impl Shown<'_> {
         if !all.iter().any(|one| one.class == class) {
             return Ok(());
         }
-        let mut works: Vec<Work> = Vec::new();
-        let mut threads: Vec<usize> = Vec::new();
-        for one in all {
-            works.extend(Some(one.work).filter(|work| !works.contains(work)));
-            threads.extend(Some(one.threads).filter(|count| !threads.contains(count)));
-        }
+        let (works, threads) = self.report.axes();
         write!(page, "<h2>{level}</h2><div class=\"plots\">")?;
         for (number, work) in works.iter().enumerate() {
             let series = self.series(class, *work);
-            let Some(first) = series.first() else {
-                continue;
-            };
             let names = self.among(&series, |one| &one.name);
             let lines = |of: &dyn Fn(&Series) -> Vec<(usize, f64)>| {
                 let points = |name: &&str| Line {
@@ -200,7 +193,7 @@ impl Shown<'_> {
                 names.iter().map(points).collect::<Vec<_>>()
             };
             let plot = Lines {
-                caption: format!("{}, {level}: throughput", first.work()),
+                caption: format!("{}, {level}: throughput", work.name()),
                 x: "threads",
                 places: threads.iter().map(usize::to_string).collect(),
                 y: "operations a second",
@@ -219,7 +212,7 @@ impl Shown<'_> {
             ends.dedup();
             for count in ends {
                 let plot = Lines {
-                    caption: format!("{}, {level}, threads: {count}: latency", first.work()),
+                    caption: format!("{}, {level}, threads: {count}: latency", work.name()),
                     x: "share of operations that take at most so long",
                     places: ["50 %", "99 %", "99.9 %", "all"]
                         .map(str::to_owned)
@@ -328,7 +321,7 @@ impl Shown<'_> {
             write!(
                 page,
                 "<tr><td>{}</td><td>{}</td><td>{}</td>",
-                escaped(&one.work()),
+                escaped(&one.work.name()),
                 self.swatch(&one.name),
                 one.class.name()
             )?;

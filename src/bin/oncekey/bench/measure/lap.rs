@@ -18,6 +18,16 @@ pub(crate) enum Work {
     Mixed(f64),
 }
 
+impl Work {
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Lifecycle => "claim+complete".to_owned(),
+            Self::Replay => "replay".to_owned(),
+            Self::Mixed(share) => format!("mixed, {:.0} % repeated", share * 100.0),
+        }
+    }
+}
+
 /// A lap to be run.
 pub(crate) struct Job<'a> {
     pub(crate) work: Work,

@@ -15,6 +15,7 @@ mod postgres;
 mod redis;
 mod report;
 mod rounds;
+mod text;
 
 use std::error::Error;
 use std::path::Path;

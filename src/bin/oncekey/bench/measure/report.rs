@@ -1,12 +1,10 @@
-//! What was seen, as tables and as JSON.
-
-use std::fmt;
+//! What was seen, and as JSON.
 
 use serde_json::{Value, json};
 
 use super::growth::Growth;
 use super::lap::Work;
-use super::machine::{load, machine, median, rate};
+use super::machine::{load, machine, median};
 use super::own::NAME as OWN;
 use super::{Class, Entrant, Flags};
 
@@ -40,22 +38,6 @@ impl Series {
 
     pub(super) fn rate(&self) -> f64 {
         median(self.rates.clone())
-    }
-
-    pub(super) fn work(&self) -> String {
-        match self.work {
-            Work::Lifecycle => "claim+complete".to_owned(),
-            Work::Replay => "replay".to_owned(),
-            Work::Mixed(share) => format!("mixed, {:.0} % repeated", share * 100.0),
-        }
-    }
-
-    fn spread(&self) -> [f64; 2] {
-        let rates = self.rates.iter().copied();
-        [
-            rates.clone().fold(f64::INFINITY, f64::min),
-            rates.fold(0.0, f64::max),
-        ]
     }
 }
 
@@ -109,6 +91,16 @@ impl Report {
         }
     }
 
+    /// Works and numbers of threads, each once.
+    pub(super) fn axes(&self) -> (Vec<Work>, Vec<usize>) {
+        let (mut works, mut threads) = (Vec::new(), Vec::new());
+        for one in &self.series {
+            works.extend(Some(one.work).filter(|work| !works.contains(work)));
+            threads.extend(Some(one.threads).filter(|count| !threads.contains(count)));
+        }
+        (works, threads)
+    }
+
     /// How much faster the store was in the same work, round by round; nothing for itself.
     pub(super) fn ratio(&self, other: &Series) -> Option<f64> {
         let own = self.series.iter().find(|own| {
@@ -127,7 +119,7 @@ impl Report {
         let of_series = |one: &Series| {
             let [p50, p99, p999, max] = one.percentiles();
             json!({
-                "work": one.work(), "name": one.name, "durability": one.class.name(),
+                "work": one.work.name(), "name": one.name, "durability": one.class.name(),
                 "threads": one.threads, "per_second": one.rate(), "ratio": self.ratio(one),
                 "per_second_of_rounds": one.rates,
                 "micros": { "p50": p50, "p99": p99, "p99.9": p999, "max": max },
@@ -150,93 +142,4 @@ impl Report {
             "growth": self.growth.iter().map(of_growth).collect::<Vec<_>>(),
         })
     }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [key, response] = self.sizes;
-        writeln!(f, "Machine: {}", self.machine)?;
-        writeln!(
-            f,
-            "Load average: {} before, {} after.",
-            self.load[0], self.load[1]
-        )?;
-        writeln!(
-            f,
-            "Keys of {key} bytes, responses of {response}; medians of {} rounds.",
-            self.rounds
-        )?;
-        for one in &self.settings {
-            writeln!(f, "{}, {}: {}.", one.name, one.class.name(), one.settings)?;
-        }
-        if self.settings.iter().any(|one| one.name != OWN) {
-            writeln!(f, "{RATIO}")?;
-        }
-        writeln!(
-            f,
-            "\n| work | | durability | threads | rate | least–most | ratio | p50 µs | p99 | p99.9 \
-             | max |"
-        )?;
-        write!(f, "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")?;
-        for one in &self.series {
-            let [half, hundredth, thousandth, longest] = one.percentiles();
-            let [least, most] = one.spread();
-            write!(
-                f,
-                "\n| {} | {} | {} | {} | {} | {}–{} | {} | {half:.2} \
-                 | {hundredth:.2} | {thousandth:.1} | {longest:.0} |",
-                one.work(),
-                one.name,
-                one.class.name(),
-                one.threads,
-                rate(one.rate()),
-                rate(least),
-                rate(most),
-                self.ratio(one).map_or("–".to_owned(), times),
-            )?;
-        }
-        if self.growth.is_empty() {
-            return Ok(());
-        }
-        writeln!(
-            f,
-            "\n\n| | keys | disk a key | memory a key, filled | opened | cold open \
-             | warm open |"
-        )?;
-        write!(f, "|---|---:|---:|---:|---:|---:|---:|")?;
-        for one in &self.growth {
-            write!(
-                f,
-                "\n| {} | {} | {} | {} | {} | {} | {} |",
-                one.name,
-                one.keys,
-                each(one.disk_bytes, one.keys),
-                each(one.memory_bytes, one.keys),
-                each(one.opened_memory_bytes, one.keys),
-                millis(one.cold_open_ms),
-                millis(one.warm_open_ms),
-            )?;
-        }
-        Ok(())
-    }
-}
-
-/// A ratio with as many digits as it is worth.
-pub(super) fn times(ratio: f64) -> String {
-    match ratio {
-        ratio if ratio >= 10.0 => format!("{ratio:.0} ×"),
-        ratio => format!("{ratio:.2} ×"),
-    }
-}
-
-/// Of bytes, what one key takes.
-pub(super) fn each(bytes: Option<u64>, keys: usize) -> String {
-    match bytes {
-        Some(bytes) => format!("{:.1} B", bytes as f64 / keys as f64),
-        None => "–".to_owned(),
-    }
-}
-
-pub(super) fn millis(time: Option<f64>) -> String {
-    time.map_or("–".to_owned(), |time| format!("{time:.1} ms"))
 }
