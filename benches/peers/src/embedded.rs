@@ -31,6 +31,14 @@ pub(crate) fn entrants() -> Vec<Entrant> {
             |path, _| lmdb(path, EnvFlags::NO_SYNC),
         ),
         Entrant::new(
+            "sled",
+            Class::Buffered,
+            embedded,
+            "compare_and_swap for a claim, insert for a completion, flush after each (sync_file_range on \
+             Linux, which promises nothing after a power loss)",
+            |path, _| sled(path),
+        ),
+        Entrant::new(
             "redb",
             Class::Sync,
             embedded,
@@ -43,13 +51,6 @@ pub(crate) fn entrants() -> Vec<Entrant> {
             embedded,
             "OptimisticTxDatabase, PersistMode::SyncData at each commit",
             |path, _| fjall(path, PersistMode::SyncData),
-        ),
-        Entrant::new(
-            "sled",
-            Class::Sync,
-            embedded,
-            "compare_and_swap for a claim, insert for a completion, flush after each",
-            |path, _| sled(path),
         ),
         Entrant::new(
             "LMDB",

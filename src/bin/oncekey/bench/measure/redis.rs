@@ -203,9 +203,18 @@ impl Contestant for Table {
             let info = info(&mut connection, section).ok()?;
             field(&info, name)?.parse().ok()
         };
-        // What waits for a sync to end is not in the file's size yet.
+        // What waits for a sync is not in the file's size yet, and what is being rewritten not any more.
+        let is_moving = [
+            "aof_buffer_length",
+            "aof_rewrite_in_progress",
+            "aof_rewrite_scheduled",
+        ];
         let begun = Instant::now();
-        while number("persistence", "aof_buffer_length") > Some(0) && begun.elapsed() < PATIENCE {
+        while is_moving
+            .iter()
+            .any(|name| number("persistence", name) > Some(0))
+            && begun.elapsed() < PATIENCE
+        {
             thread::sleep(Duration::from_millis(20));
         }
         Ok(Used {
