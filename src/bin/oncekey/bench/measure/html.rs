@@ -361,3 +361,64 @@ fn numbers(page: &mut String, cells: &[String]) -> fmt::Result {
         .iter()
         .try_for_each(|cell| write!(page, "<td class=\"n\">{cell}</td>"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::Setting;
+    use super::*;
+
+    const HOSTILE: &str = "</script><script src=\"//elsewhere\">'&";
+
+    fn hostile() -> Report {
+        let series = Series {
+            work: Work::Replay,
+            name: HOSTILE.to_owned(),
+            class: Class::Volatile,
+            threads: 1,
+            rates: vec![7.0, f64::NAN, 0.0],
+            micros: vec![[0.0, 1.0, 2.0, f64::INFINITY]],
+        };
+        let growth = Growth {
+            name: HOSTILE.to_owned(),
+            keys: 1,
+            disk_bytes: Some(0),
+            cold_open_ms: Some(0.0),
+            ..Growth::default()
+        };
+        Report {
+            machine: HOSTILE.to_owned(),
+            load: [HOSTILE, HOSTILE].map(str::to_owned),
+            sizes: [56, 512],
+            rounds: 1,
+            settings: vec![Setting {
+                name: HOSTILE.to_owned(),
+                class: Class::Volatile,
+                settings: HOSTILE.to_owned(),
+            }],
+            series: vec![series],
+            growth: vec![growth],
+        }
+    }
+
+    #[test]
+    fn what_a_server_says_of_itself_stays_text() {
+        let page = page(&hostile()).expect("drawn");
+        assert_eq!(page.matches("<script").count(), 1);
+        assert!(!page.contains("src=\"//elsewhere\""));
+        let (_, data) = page.split_once("id=\"report\">").expect("data");
+        let (data, rest) = data.split_once("</script>").expect("its end");
+        assert_eq!(rest, "</body></html>");
+        let data: serde_json::Value = serde_json::from_str(data).expect("JSON");
+        assert_eq!(data["machine"], HOSTILE);
+    }
+
+    #[test]
+    fn a_report_of_nothing_is_a_page() {
+        let mut empty = hostile();
+        empty.settings.clear();
+        empty.series.clear();
+        empty.growth.clear();
+        let page = page(&empty).expect("written");
+        assert!(!page.contains("<svg"));
+    }
+}
