@@ -1,4 +1,4 @@
-//! `oncekey bench`: how fast a store is on this machine.
+//! `oncekey bench`: how fast a store is on this machine, beside a Redis and a PostgreSQL if wanted.
 
 mod measure;
 
@@ -6,13 +6,25 @@ use clap::Args;
 
 use crate::output::{COUNT, Exit, Failure, Output, bar};
 
-use self::measure::{Fault, Flags, Run, entrants, run_step};
+use self::measure::{
+    Entrant, Fault, Flags, Page, Postgres, Redis, Report, Run, entrants, run_step,
+};
 
 #[derive(Args, Debug)]
 #[group(skip)]
 pub(crate) struct Bench {
     #[command(flatten)]
     flags: Flags,
+    /// A Redis to measure beside the store: redis://user:password@host:port
+    ///
+    /// Its keys are under a prefix of their own, and are removed in the end. Without TLS.
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    /// A PostgreSQL to measure beside the store: postgres://user:password@host:port/database
+    ///
+    /// Its keys are in a table of their own, which is removed in the end. Without TLS.
+    #[arg(long, value_name = "URL")]
+    postgres: Option<String>,
 }
 
 pub(crate) fn bench(arguments: &Bench, output: &mut Output) -> Result<(), Failure> {
@@ -23,17 +35,33 @@ pub(crate) fn bench(arguments: &Bench, output: &mut Output) -> Result<(), Failur
         true => Failure::new(Exit::Stopped, "stopped; nothing is left behind"),
         false => Failure::new(Exit::Failed, fault),
     };
-    let entrants = entrants();
     if flags.is_step() {
-        let told = run_step(flags, &entrants, &stop).map_err(failed)?;
+        let told = run_step(flags, &entrants(), &stop).map_err(failed)?;
         return output.line(told);
     }
+    let page = flags.html.as_deref().map(Page::begin);
+    let page = page.transpose().map_err(failed)?;
+    let mut entrants = entrants();
+    entrants.retain(|one| flags.wants(one.class));
+    entrants.extend(servers(arguments)?);
+    let report = measured(flags, &entrants, &stop).map_err(failed)?;
+    if let Some(page) = page {
+        page.end(&report).map_err(failed)?;
+    }
+    output.show(&report.json(), &report)
+}
+
+fn measured(
+    flags: &Flags,
+    entrants: &[Entrant],
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Result<Report, Fault> {
     let bar = bar("measuring", 0, COUNT);
     let run = Run {
         flags,
-        entrants: &entrants,
+        entrants,
         child: &["bench"],
-        stop: &stop,
+        stop,
         progress: &|done, total| {
             bar.set_length(total as u64);
             bar.set_position(done as u64);
@@ -41,6 +69,30 @@ pub(crate) fn bench(arguments: &Bench, output: &mut Output) -> Result<(), Failur
     };
     let report = run.run();
     bar.finish_and_clear();
-    let report = report.map_err(failed)?;
-    output.show(&report.json(), &report)
+    report
+}
+
+fn servers(arguments: &Bench) -> Result<Vec<Entrant>, Failure> {
+    let usage = |fault: Fault| Failure::new(Exit::Usage, fault);
+    let redis = arguments.redis.as_deref().map(Redis::at);
+    let postgres = arguments.postgres.as_deref().map(Postgres::at);
+    let (redis, postgres) = (
+        redis.transpose().map_err(usage)?,
+        postgres.transpose().map_err(usage)?,
+    );
+    let asked = [redis.map(Redis::entrant), postgres.map(Postgres::entrant)];
+    let mut servers = Vec::new();
+    for entrant in asked.into_iter().flatten() {
+        let entrant = entrant.map_err(|fault| Failure::new(Exit::Failed, fault))?;
+        if !arguments.flags.wants(entrant.class) {
+            let message = format!(
+                "--durability leaves out {}, which is set up as {}",
+                entrant.name,
+                entrant.class.name()
+            );
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        servers.push(entrant);
+    }
+    Ok(servers)
 }

@@ -33,7 +33,7 @@ pub(crate) struct Flags {
     /// Share of claims in the mixed work that repeat an earlier key; 0 leaves that work out.
     #[arg(long, value_name = "SHARE", default_value_t = 0.3, value_parser = share)]
     pub(crate) duplicates: f64,
-    /// What an acknowledged write survives: a list. All levels by default.
+    /// Levels of durability that take part: a list. All by default.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) durability: Vec<Class>,
     /// Long laps, and a million keys too: some minutes, and up to two gigabytes of disk at once.
@@ -51,6 +51,9 @@ pub(crate) struct Flags {
     #[arg(long, value_delimiter = ',',
         value_parser = RangedI64ValueParser::<usize>::new().range(0..=100_000_000))]
     pub(crate) keys: Vec<usize>,
+    /// Write the report with plots to this file too, as one page of HTML.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// What a process of its own does for another.
     #[arg(long, hide = true)]
     pub(crate) step: Option<String>,
@@ -69,7 +72,7 @@ impl Flags {
         self.step.is_some()
     }
 
-    pub(super) fn wants(&self, class: Class) -> bool {
+    pub(crate) fn wants(&self, class: Class) -> bool {
         self.durability.is_empty() || self.durability.contains(&class)
     }
 

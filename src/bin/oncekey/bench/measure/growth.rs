@@ -1,7 +1,8 @@
 //! What keys take on the disk and in memory, and how long an open takes, by how many there are.
 //!
 //! Each store is filled and opened by processes of its own, so that their memory is the store's and
-//! nobody else's. A cold open is one after its files' pages were dropped from the system's cache.
+//! nobody else's. A cold open is one after its files' pages were dropped from the system's cache. What
+//! has no files is not opened, and what keys take of a server is what the server says.
 
 use std::io::Read;
 use std::path::Path;
@@ -14,10 +15,12 @@ use serde_json::{Value, json};
 use super::files::{anonymous_bytes, directory, disk_bytes, drop_from_cache};
 use super::lap::{Fill, Subject};
 use super::machine::median;
-use super::{Entrant, Fault, Flags, Room, keys};
+use super::{Entrant, Fault, Flags, Place, Room, keys};
 
 /// Cold opens; the median counts.
 const OPENS: usize = 3;
+/// Connections that fill a server.
+const CONNECTIONS: usize = 16;
 
 /// What so many keys take.
 #[derive(Debug, Default)]
@@ -49,8 +52,38 @@ pub(super) struct Children<'a> {
 }
 
 impl Children<'_> {
-    /// One that is embedded, at this number of keys.
     pub(super) fn measure(&self, entrant: &Entrant, count: usize) -> Result<Growth, Fault> {
+        let measured = match entrant.place {
+            Place::Server => self.on_server(entrant, count),
+            Place::Memory | Place::Files => self.in_process(entrant, count),
+        };
+        measured.map_err(|fault| entrant.blamed(fault))
+    }
+
+    fn on_server(&self, entrant: &Entrant, count: usize) -> Result<Growth, Fault> {
+        let subject = entrant.open(&self.flags.dir, room(self.flags, count))?;
+        let before = subject.used()?;
+        subject.fill(&Fill {
+            count,
+            threads: CONNECTIONS,
+            key_bytes: self.flags.key_bytes,
+            response: &keys::response(self.flags.value_bytes),
+            stop: self.stop,
+        })?;
+        let after = subject.used()?;
+        subject.close()?;
+        // Less than before says that the server tidied up meanwhile, and nothing of the keys.
+        let grown = |before: Option<u64>, after: Option<u64>| after?.checked_sub(before?);
+        Ok(Growth {
+            name: entrant.name.clone(),
+            keys: count,
+            disk_bytes: grown(before.disk_bytes, after.disk_bytes),
+            memory_bytes: grown(before.memory_bytes, after.memory_bytes),
+            ..Growth::default()
+        })
+    }
+
+    fn in_process(&self, entrant: &Entrant, count: usize) -> Result<Growth, Fault> {
         let below = directory(&self.flags.dir)?;
         let path = below.path();
         let filled = self.run(Step::Fill, entrant, count, path)?;
@@ -60,6 +93,9 @@ impl Children<'_> {
             memory_bytes: filled["memory_bytes"].as_u64(),
             ..Growth::default()
         };
+        if entrant.place == Place::Memory {
+            return Ok(growth);
+        }
         growth.disk_bytes = Some(disk_bytes(path)?);
         let mut colds = Vec::new();
         for _ in 0..OPENS {
@@ -112,7 +148,7 @@ impl Children<'_> {
         let err = text(child.stderr.as_mut().map(|pipe| pipe as &mut dyn Read))?;
         match is_success {
             true => Ok(serde_json::from_str(&out)?),
-            false => Err(format!("{}: {}", entrant.name, err.trim()).into()),
+            false => Err(err.trim().trim_start_matches("oncekey: ").into()),
         }
     }
 

@@ -1,5 +1,9 @@
 //! Keys and responses, made before the clock starts and the same for everybody.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+
 use oncekey::Key;
 
 use super::Fault;
@@ -9,8 +13,15 @@ const ID_BYTES: usize = 20;
 const OPERATION: &str = "POST /v1/payments";
 const PART_BYTES_MAX: usize = 255;
 
-/// A key. Cloning it counts a reference.
-pub(super) type Sample = Key;
+/// What the request behind every key is known by, where no digest of our own is taken.
+pub(crate) const FINGERPRINT: [u8; 16] = *b"of all requests.";
+
+/// A key, for us and as the bytes that everybody else takes. Cloning it counts references.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    pub(crate) key: Key,
+    pub(crate) bytes: Arc<[u8]>,
+}
 
 /// The bytes of a key's smallest and largest size.
 pub(crate) const KEY_BYTES_MIN: i64 = ID_BYTES as i64;
@@ -38,7 +49,13 @@ pub(super) fn sample(number: u64, bytes: usize) -> Result<Sample, Fault> {
     let id = padded(&id, id_bytes);
     let left = bytes - scope.len() - operation.len() - id.len();
     let operation = padded(operation, operation.len() + left);
-    Ok(Key::new(&scope, &operation, &id)?)
+    Ok(Sample {
+        bytes: [&scope, &operation, &id]
+            .map(String::as_bytes)
+            .concat()
+            .into(),
+        key: Key::new(&scope, &operation, &id)?,
+    })
 }
 
 fn padded(text: &str, bytes: usize) -> String {
@@ -69,4 +86,9 @@ pub(super) fn scramble(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     value ^ (value >> 31)
+}
+
+/// A number for a name that nobody else has.
+pub(super) fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }

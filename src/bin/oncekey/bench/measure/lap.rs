@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::keys::{Sample, sample, scramble, shuffled};
-use super::{Claimed, Contestant, Fault, Session};
+use super::{Claimed, Contestant, Fault, Session, Used};
 
 /// What is done in a lap.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,6 +16,16 @@ pub(crate) enum Work {
     Replay,
     /// So large a share of the second, the others of the first.
     Mixed(f64),
+}
+
+impl Work {
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Lifecycle => "claim+complete".to_owned(),
+            Self::Replay => "replay".to_owned(),
+            Self::Mixed(share) => format!("mixed, {:.0} % repeated", share * 100.0),
+        }
+    }
 }
 
 /// A lap to be run.
@@ -57,6 +67,9 @@ pub(crate) trait Subject: Send + Sync {
     /// Completes keys, and keeps nothing of them.
     fn fill(&self, fill: &Fill<'_>) -> Result<(), Fault>;
     fn replay_one(&self, key: &Sample, response: &[u8]) -> Result<(), Fault>;
+    /// Fails unless a key that is pending or done is told from a new one.
+    fn try_out(&self, key: &Sample, response: &[u8]) -> Result<(), Fault>;
+    fn used(&self) -> Result<Used, Fault>;
     fn settle(&self) -> Result<(), Fault>;
     fn close(self: Box<Self>) -> Result<(), Fault>;
 }
@@ -100,7 +113,7 @@ impl<C: Contestant> Subject for C {
 
     fn fill(&self, fill: &Fill<'_>) -> Result<(), Fault> {
         let of_thread = |thread: usize| -> Result<(), Fault> {
-            let mut session = self.session()?;
+            let mut session = self.filling_session()?;
             for number in (thread..fill.count).step_by(fill.threads) {
                 if (fill.stop)() {
                     return Err("stopped".into());
@@ -121,6 +134,22 @@ impl<C: Contestant> Subject for C {
 
     fn replay_one(&self, key: &Sample, response: &[u8]) -> Result<(), Fault> {
         replay(&mut self.session()?, key, response)
+    }
+
+    fn try_out(&self, key: &Sample, response: &[u8]) -> Result<(), Fault> {
+        let [mut first, mut second] = [self.session()?, self.session()?];
+        let Claimed::Started(guard) = first.claim(key)? else {
+            return Err("a new key is not free".into());
+        };
+        let Claimed::Running = second.claim(key)? else {
+            return Err("a key that is pending can be claimed again".into());
+        };
+        first.complete(guard, response)?;
+        replay(&mut second, key, response)
+    }
+
+    fn used(&self) -> Result<Used, Fault> {
+        Contestant::used(self)
     }
 
     fn settle(&self) -> Result<(), Fault> {

@@ -53,7 +53,9 @@ pub(crate) fn rate(per_second: f64) -> String {
         format!("{:.2} M/s", per_second / 1e6)
     } else if per_second >= 1e5 {
         format!("{:.0} k/s", per_second / 1e3)
-    } else {
+    } else if per_second >= 1e3 {
         format!("{:.1} k/s", per_second / 1e3)
+    } else {
+        format!("{per_second:.0} /s")
     }
 }

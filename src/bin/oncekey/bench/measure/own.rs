@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use oncekey::{Claim, Durability, Fingerprint, Operation, Options, Replay, Response, Store};
 
-use super::{Claimed, Class, Contestant, Entrant, Fault, Room, Sample, Session};
+use super::{Claimed, Class, Contestant, Entrant, Fault, Place, Room, Sample, Session};
 
-const NAME: &str = "oncekey";
+pub(super) const NAME: &str = "oncekey";
 const REQUEST: &[u8] = br#"{"amount":1200,"currency":"eur","card":"tok_visa"}"#;
 /// Bytes of a segment, the default.
 const SEGMENT_BYTES: usize = 64 << 20;
@@ -29,9 +29,13 @@ pub(crate) fn entrants() -> Vec<Entrant> {
         .into_iter()
         .map(|(class, durability, named)| {
             let settings = format!("{named}, segments for the lap prepared ahead");
-            Entrant::embedded(NAME, class, &settings, move |directory, room| {
-                Own::open(directory, durability, room)
-            })
+            Entrant::new(
+                NAME,
+                class,
+                Place::Files,
+                &settings,
+                move |directory, room| Own::open(directory, durability, room),
+            )
         })
         .collect()
 }
@@ -95,7 +99,7 @@ impl Session for OwnSession {
     type Response = Response;
 
     fn claim(&mut self, key: &Sample) -> Result<Claimed<Operation, Response>, Fault> {
-        match self.store.claim(key, self.fingerprint)? {
+        match self.store.claim(&key.key, self.fingerprint)? {
             Claim::Started(operation) => Ok(Claimed::Started(operation)),
             Claim::InProgress(_) => Ok(Claimed::Running),
             Claim::Completed(saved) => match saved.by_scope()? {

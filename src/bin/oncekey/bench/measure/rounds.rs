@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::files::directory;
-use super::growth::{Children, Growth};
+use super::growth::Children;
 use super::keys::{response, samples};
 use super::lap::{Job, Lap, Work};
 use super::machine::load;
@@ -23,10 +23,24 @@ pub(crate) struct Run<'a> {
 
 impl Run<'_> {
     pub(crate) fn run(&self) -> Result<Report, Fault> {
-        let entrants: Vec<&Entrant> = self.asked().collect();
+        let entrants = self.entrants;
+        if entrants.is_empty() {
+            return Err("nobody takes part at these levels".into());
+        }
+        let mut names = Vec::new();
+        // What keys take is the same at each level, and they are written soonest at the first.
+        let growing: Vec<&Entrant> = entrants
+            .iter()
+            .filter(|one| {
+                let is_first = !names.contains(&&one.name);
+                names.push(&one.name);
+                is_first
+            })
+            .collect();
         let counts = self.flags.counts();
         let rounds = self.flags.rounds;
-        let total = self.flags.threads.len() * rounds * entrants.len() + counts.len();
+        let total =
+            self.flags.threads.len() * rounds * entrants.len() + counts.len() * growing.len();
         let load_before = load();
         let mut series = Vec::new();
         let mut turns = 0;
@@ -45,7 +59,9 @@ impl Run<'_> {
                 for turn in 0..entrants.len() {
                     // Everybody is first in turn.
                     let place = (turn + round) % entrants.len();
-                    self.turn(entrants[place], threads, turns, &mut taken[place])?;
+                    let entrant = &entrants[place];
+                    self.turn(entrant, threads, turns, &mut taken[place])
+                        .map_err(|fault| entrant.blamed(fault))?;
                     turns += 1;
                     (self.progress)(turns, total);
                 }
@@ -53,24 +69,25 @@ impl Run<'_> {
             series.extend(taken.into_iter().flatten());
         }
         let mut growth = Vec::new();
+        let children = Children {
+            arguments: self.child,
+            flags: self.flags,
+            stop: self.stop,
+        };
         for &count in &counts {
-            growth.extend(self.growth(count)?);
-            turns += 1;
-            (self.progress)(turns, total);
+            for entrant in &growing {
+                growth.push(children.measure(entrant, count)?);
+                turns += 1;
+                (self.progress)(turns, total);
+            }
         }
         Ok(Report::new(
             self.flags,
-            &entrants,
+            entrants,
             load_before,
             series,
             growth,
         ))
-    }
-
-    fn asked(&self) -> impl Iterator<Item = &Entrant> {
-        self.entrants
-            .iter()
-            .filter(|one| self.flags.wants(one.class))
     }
 
     fn works(&self) -> Vec<Work> {
@@ -79,19 +96,6 @@ impl Run<'_> {
             works.push(Work::Mixed(self.flags.duplicates));
         }
         works
-    }
-
-    fn growth(&self, count: usize) -> Result<Option<Growth>, Fault> {
-        let children = Children {
-            arguments: self.child,
-            flags: self.flags,
-            stop: self.stop,
-        };
-        // What is on the disk is the same at each level, and filled soonest at the first.
-        let entrant = self.entrants.first();
-        entrant
-            .map(|entrant| children.measure(entrant, count))
-            .transpose()
     }
 
     /// All works once, on a store of their own.
@@ -105,7 +109,8 @@ impl Run<'_> {
         let flags = self.flags;
         let below = directory(&flags.dir)?;
         let each = flags.keys_of_lap();
-        let keys = samples(turn as u64, 2 * each, flags.key_bytes)?;
+        let keys = samples(turn as u64, 2 * each + 1, flags.key_bytes)?;
+        let (tried, keys) = keys.split_first().ok_or("no keys")?;
         let (first, second) = keys.split_at(each);
         let response = response(flags.value_bytes);
         let room = Room {
@@ -114,6 +119,7 @@ impl Run<'_> {
             response_bytes: flags.value_bytes,
         };
         let subject = entrant.open(below.path(), room)?;
+        subject.try_out(tried, &response)?;
         let mut done = Vec::new();
         for one in series {
             subject.settle()?;
