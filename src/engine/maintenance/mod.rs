@@ -111,9 +111,10 @@ impl Maintenance {
         let this_thread = thread::current().id();
         let mut state = self.state.lock();
         state.waiting += 1;
+        // Once: two who wait would wake each other for as long as the pass takes.
+        self.changed.notify_all();
         // From within a pass, by a waker that it woke: that pass does all there is to do.
         while !state.stopped && state.running.is_some_and(|thread| thread != this_thread) {
-            self.changed.notify_all();
             self.changed.wait(&mut state);
         }
         state.waiting -= 1;
@@ -174,7 +175,8 @@ impl Engine {
     fn maintain_until_stopped(&self) {
         let mut pause = EVERY;
         loop {
-            self.maintenance.pause(pause);
+            // Whoever waits for a pass of his own is not made to wait for another one of this thread.
+            self.maintenance.nap(pause);
             if self.maintenance.is_stopped() {
                 return;
             }
