@@ -116,13 +116,20 @@ impl Pass<'_> {
         Ok(true)
     }
 
-    /// Takes a promise of room, waiting for the preparer for a while.
+    /// Takes a promise of room, waiting for the preparer for a while where none is left of what was
+    /// promised in advance.
     fn hold_room(&self, words: u64) -> Result<(), MaintenanceError> {
         let log = &self.engine.log;
         for _ in 0..TRIES {
             if log.try_room(words) {
                 return Ok(());
             }
+            let mut promised = self.engine.maintenance.room.lock();
+            if let Some(left) = promised.checked_sub(words) {
+                *promised = left;
+                return Ok(());
+            }
+            drop(promised);
             log.ask_for_room();
             self.engine.maintenance.nap(BETWEEN_TRIES);
             self.check()?;
