@@ -120,6 +120,11 @@ impl Error for MaintenanceError {
 }
 
 impl MaintenanceError {
+    /// Whether it goes away by itself when there is room.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if crate::log::is_full(source))
+    }
+
     pub(crate) fn io(doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io {
             doing,

@@ -321,9 +321,14 @@ impl Options {
     /// [prepared ahead](Self::prepared_segments). No new segment is made that would take the log
     /// over the limit. A claim that finds no room in those that exist is then refused, by an error
     /// other than that of a full disk; room that was set aside for completions is there all the
-    /// same. Maintenance may go over the limit by what it copies, until what it was copied from is
-    /// gone. A completion that is larger than what was set aside may be
+    /// same. A completion that is larger than what was set aside may be
     /// [refused](crate::WriteError::LimitReached) as well, with the guard still held.
+    ///
+    /// Counted is also the file of a segment's size that is set aside for
+    /// [maintenance](Self::maintenance) once it may have something to copy: so copies stay within the
+    /// limit, too. Under a limit of less than three segments, and where the log was at its limit before
+    /// that file was made, none is set aside; then copies may exceed the limit by a segment, until
+    /// what they were made of is gone.
     pub fn max_disk_bytes(mut self, bytes: u64) -> Self {
         self.disk_bytes_max = Some(bytes);
         self

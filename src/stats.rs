@@ -185,7 +185,7 @@ pub struct Stats {
     pub synced_records: u64,
     /// Records of the largest group that one sync made durable.
     pub largest_sync_records: u64,
-    /// Bytes of all segment files.
+    /// Bytes of all segment files, and of the file that is set aside for a compaction.
     pub segment_bytes: u64,
     /// Of the segments, those that hold copies of results out of segments that were given up.
     pub segments_compacted: u64,

@@ -651,7 +651,7 @@ impl Store {
         stats.interruptions = counters.interruptions.total();
         stats.expired = counters.expired.total();
         stats.segments = log.segments().count() as u64;
-        stats.segment_bytes = log.segments().file_bytes();
+        stats.segment_bytes = log.file_bytes();
         stats.out_of_space = counters.out_of_space.total();
         stats.limits_reached = counters.limits_reached();
         stats.segments_unsynced = log.unsynced_segments() as u64;

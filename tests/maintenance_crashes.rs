@@ -261,7 +261,7 @@ fn an_error_in_any_operation_stops_no_claim_and_loses_nothing() {
     println!("{met} faults");
 }
 
-/// A full disk gives room to removals, and what can't be copied stays where it is.
+/// A full disk gives room to removals, and to copies what was set aside for them.
 #[test]
 fn a_full_disk_loses_nothing_and_comes_back() {
     let world = World::new();
@@ -273,10 +273,9 @@ fn a_full_disk_loses_nothing_and_comes_back() {
         .map(|bytes| bytes.len())
         .sum();
     world.disk.capacity(used as u64);
-    world.store.maintain().expect_err("copies need room");
-    let stats = world.store.stats().maintenance;
-    assert_eq!(stats.passes_failed, 1);
-    assert!(stats.last_failure.is_some());
+    // Room for one compaction was set aside.
+    let report = world.store.maintain().expect("a pass on a full disk");
+    assert!(report.segments_written > 0, "{report:?}");
     assert_eq!(answers(&world.store), expected);
     // A side-car may be on its way meanwhile.
     eventually("the end of every unfinished file", || {

@@ -32,6 +32,10 @@ use crate::sync::Ordering;
 #[derive(Clone, Debug)]
 pub(crate) enum Next {
     /// It stays as it is.
+    #[cfg_attr(
+        not(any(feature = "serve", feature = "redis")),
+        allow(dead_code, reason = "the tests always change something")
+    )]
     Keep,
     /// It is completed with this response, until this store time in ms.
     Store { response: Bytes, deadline_ms: u64 },
@@ -44,6 +48,10 @@ pub(crate) enum Next {
 }
 
 /// Why nothing was replaced.
+#[cfg_attr(
+    not(any(feature = "serve", feature = "redis")),
+    allow(dead_code, reason = "the tests only look whether something was")
+)]
 #[derive(Debug)]
 pub(crate) enum ReplaceError {
     /// The key is pending or interrupted: it belongs to whoever claimed it.

@@ -7,6 +7,8 @@
 //! any more it leaves the table and its file goes ([`Log::discard`], [`Log::clear_away`]).
 //!
 //! Invariants:
+//! * copies take the room that is set aside for them ([`spare`](crate::log::spare)) only where there
+//!   is no other;
 //! * only the oldest segments of the log are given up, and never the newest that holds records, so
 //!   what remains is always the end of the chain;
 //! * a file is removed only once both slots of META say that it does not count: one slot may be bad
@@ -18,6 +20,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::fs::Storage;
+use crate::limit_reached::{Limit, LimitReached};
 use crate::log::Log;
 use crate::log::header::{Header, PAGE_BYTES};
 use crate::log::position;
@@ -26,6 +29,7 @@ use crate::log::record::{Record, make_copy};
 use crate::log::recover::listing::side_car_name;
 use crate::log::repair::{self, remove_if_there};
 use crate::log::segment::{FIRST_RECORD, Segment};
+use crate::log::spare::SPARE;
 use crate::log::word::{self, State};
 use crate::log::workers::Shared;
 use crate::sync::MutexGuard;
@@ -44,6 +48,15 @@ pub(crate) struct Remains {
     one_slot: bool,
     /// Position behind the newest compacted file of this epoch; 0 before the first.
     next_base: u64,
+}
+
+/// Where copies are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Into a file of their own.
+    OnDisk,
+    /// Into what is set aside, if it is large enough.
+    SetAside,
 }
 
 /// The segments that a job could work on.
@@ -104,13 +117,41 @@ impl Log {
         sources
     }
 
+    /// Sets room aside for a compaction, if that was not done yet, and there is some. A store that
+    /// may not have three segments does without.
+    ///
+    /// # Errors
+    ///
+    /// What the storage says: no room, above all.
+    pub(crate) fn keep_spare(&self) -> io::Result<()> {
+        let shared = self.shared();
+        let plan = shared.plan.lock();
+        let (limit, bytes) = (plan.disk_bytes_max, plan.segment_bytes);
+        plan.want(&shared.spare);
+        if self.file_bytes().saturating_add(bytes) > limit && !shared.spare.has(1) {
+            return Ok(());
+        }
+        shared.spare.make(shared.storage.as_ref(), bytes)
+    }
+
+    /// Whether room is set aside that nobody uses.
+    pub(crate) fn has_spare(&self) -> bool {
+        self.shared().spare.has(1)
+    }
+
     /// Begins a compacted file for records of `words` words in all, which are durable records of
     /// this store. Store time is `now_ms`.
     ///
     /// # Errors
     ///
-    /// What the storage says: no room, above all.
-    pub(crate) fn begin_copies(&self, words: u64, now_ms: u64) -> io::Result<CopyWriter<'_>> {
+    /// What the storage says: no room, above all; also where room is set aside, and without it the
+    /// limit on the log's size would be exceeded.
+    pub(crate) fn begin_copies(
+        &self,
+        words: u64,
+        now_ms: u64,
+        room: Room,
+    ) -> io::Result<CopyWriter<'_>> {
         let shared = self.shared();
         let file_words = (FIRST_RECORD + words).next_multiple_of(PAGE_BYTES as u64 / 8);
         let header = {
@@ -130,8 +171,24 @@ impl Log {
             }
         };
         let name = compacted_name(header.base);
-        let preparing = format!("{name}.tmp");
-        let file = shared.storage.create(&preparing, header.file_bytes)?;
+        let is_spare = room == Room::SetAside && shared.spare.take(header.file_bytes);
+        let (preparing, opened) = if is_spare {
+            (SPARE.to_owned(), shared.storage.open(SPARE))
+        } else {
+            let preparing = format!("{name}.tmp");
+            let created = self.check_limit(header.file_bytes);
+            let created =
+                created.and_then(|()| shared.storage.create(&preparing, header.file_bytes));
+            (preparing, created)
+        };
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) if is_spare => {
+                shared.spare.end(0);
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        };
         Ok(CopyWriter {
             shared,
             seed: header.seed(),
@@ -144,6 +201,17 @@ impl Log {
             synced: 0,
             finished: false,
         })
+    }
+
+    /// Whether copies of so many bytes stay within the limit on the log's size. Where no room is set
+    /// aside it is exceeded for as long as a job takes, by no more than a segment.
+    fn check_limit(&self, bytes: u64) -> io::Result<()> {
+        let value = self.shared().plan.lock().disk_bytes_max;
+        let used = self.file_bytes();
+        if self.has_spare() && used.saturating_add(bytes) > value {
+            return Err(LimitReached::new(Limit::DiskBytes, value, used).into());
+        }
+        Ok(())
     }
 
     /// Changes which files count, durably. On success the added ones are there to stay.
@@ -320,10 +388,17 @@ impl CopyWriter<'_> {
         self.flush()?;
         assert_eq!(self.written, self.header.copies_end * 8, "copies announced");
         self.file.write_at(0, &self.header.encode())?;
+        let is_spare = self.is_spare();
+        if is_spare {
+            self.file.set_len(self.header.file_bytes)?;
+        }
         self.file.sync_data()?;
         let storage = &self.shared.storage;
         storage.rename(&self.current, &self.name)?;
         self.current.clone_from(&self.name);
+        if is_spare {
+            self.shared.spare.end(0);
+        }
         storage.sync_directory()?;
         let memory = self.file.map(false)?;
         let segments = &self.shared.segments;
@@ -347,6 +422,11 @@ impl CopyWriter<'_> {
         Ok(segment)
     }
 
+    /// Whether it is written into what was set aside, and has not become a file of its own yet.
+    fn is_spare(&self) -> bool {
+        self.current == SPARE
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         if self.buffer.is_empty() {
             return Ok(());
@@ -364,7 +444,9 @@ impl CopyWriter<'_> {
 
 impl Drop for CopyWriter<'_> {
     fn drop(&mut self) {
-        if !self.finished {
+        if !self.finished && self.is_spare() {
+            self.shared.spare.end(self.file.len().unwrap_or(0));
+        } else if !self.finished {
             // Removed durably before anything else counts: what has its name is no leftover to an
             // open any more.
             let name = std::mem::take(&mut self.current);

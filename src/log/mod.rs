@@ -17,6 +17,7 @@ pub(crate) mod commit;
 pub(crate) mod compact;
 pub(crate) mod segment;
 pub(crate) mod space;
+pub(crate) mod spare;
 pub(crate) mod word;
 
 pub(crate) mod header;
@@ -37,4 +38,4 @@ mod workers;
 #[cfg(all(test, oncekey_loom))]
 pub(crate) mod loom_tests;
 
-pub(crate) use self::workers::{Log, LogParts};
+pub(crate) use self::workers::{Log, LogParts, is_full};

@@ -19,6 +19,7 @@ use crate::log::record::{COVERED_FROM, CRC_OFFSET, Contents, HEAD_BYTES, checksu
 use crate::log::repair;
 use crate::log::segment::{FIRST_RECORD, HEADER_BYTES, Segment};
 use crate::log::side_cars::{self, Indexer, Left};
+use crate::log::spare::Spare;
 use crate::log::table::Segments;
 use crate::log::word::{self, State};
 use crate::secret::{self, HashSecret};
@@ -67,6 +68,7 @@ pub(super) struct Shared {
     pub(super) plan: Mutex<Plan>,
     /// Taken within the plan or alone.
     pub(super) remains: Mutex<Remains>,
+    pub(super) spare: Spare,
     /// Held while the files that count are changed, and while they are copied.
     pub(super) members: Mutex<()>,
     prepared_segments: usize,
@@ -83,8 +85,8 @@ pub(super) struct Plan {
     pub(super) copies_start: u64,
     next_base: u64,
     previous: (u64, u64),
-    segment_bytes: u64,
-    disk_bytes_max: u64,
+    pub(super) segment_bytes: u64,
+    pub(super) disk_bytes_max: u64,
     zeroing: Zeroing,
 }
 
@@ -111,15 +113,21 @@ impl Log {
             zeroing: parts.zeroing,
         };
         let now_ms = parts.time.now_ms();
-        let first =
-            match plan.prepare_within_limit(parts.storage.as_ref(), &segments, watermark, now_ms) {
-                // A full disk can be opened: what is stored is replayed, and claims tell why they fail.
-                Err(error) if is_full(&error) => {
-                    tracing::warn!(%error, "opened without room for new claims");
-                    Arc::new(Segment::placeholder(plan.next_base))
-                }
-                prepared => prepared?,
-            };
+        let storage = parts.storage.as_ref();
+        let spare = Spare::found(storage);
+        let members = plan.meta.meta().members;
+        // Where something was given up before, it may have been taken for that.
+        if members.log_start > 0 || members.compacted.count > 0 {
+            plan.want(&spare);
+        }
+        let first = match plan.prepare_within_limit(storage, &segments, &spare, watermark, now_ms) {
+            // A full disk can be opened: what is stored is replayed, and claims tell why they fail.
+            Err(error) if is_full(&error) => {
+                tracing::warn!(%error, "opened without room for new claims");
+                Arc::new(Segment::placeholder(plan.next_base))
+            }
+            prepared => prepared?,
+        };
         let secret = HashSecret::derive(&plan.meta.meta().secret, secret::INDEX);
         let shared = Arc::new(Shared {
             indexer: Indexer::default(),
@@ -132,6 +140,7 @@ impl Log {
             time: parts.time,
             plan: Mutex::new(plan),
             remains: Mutex::new(Remains::default()),
+            spare,
             members: Mutex::new(()),
             prepared_segments: parts.prepared_segments,
         });
@@ -278,6 +287,11 @@ impl Log {
         self.shared.storage.as_ref()
     }
 
+    /// Bytes of the files of all segments, and of what is set aside for a compaction.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.shared.segments.file_bytes() + self.shared.spare.bytes()
+    }
+
     /// What META says now.
     pub(super) fn meta(&self) -> Meta {
         self.shared.plan.lock().meta.meta().clone()
@@ -393,8 +407,11 @@ fn fill(segment: &Segment, offset: u64, contents: &Contents<'_>, words: u64, wat
     segment.copy_in(start + CRC_OFFSET, &crc.to_le_bytes());
 }
 
+/// One that is written, one that is given up, and one for what is live in it.
+const SEGMENTS_WITH_SPARE: u64 = 3;
+
 /// Whether an error goes away by itself when space is freed.
-fn is_full(error: &io::Error) -> bool {
+pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
@@ -476,6 +493,7 @@ impl Shared {
         let segment = self.plan.lock().prepare_within_limit(
             self.storage.as_ref(),
             &self.segments,
+            &self.spare,
             watermark,
             now_ms,
         )?;
@@ -524,18 +542,29 @@ impl Plan {
         Ok(epoch)
     }
 
-    /// Makes a segment for new records, if the limit on the log's size leaves room for it.
+    /// Has room set aside for a compaction, where the log may have so many segments.
+    pub(super) fn want(&self, spare: &Spare) {
+        if self.disk_bytes_max / self.segment_bytes >= SEGMENTS_WITH_SPARE {
+            spare.want();
+        }
+    }
+
+    /// Makes a segment for new records, if the limit on the log's size leaves room for it, and for a
+    /// compaction, which goes first.
     fn prepare_within_limit(
         &mut self,
         storage: &dyn Storage,
         segments: &Segments,
+        spare: &Spare,
         watermark: u64,
         now_ms: u64,
     ) -> io::Result<Arc<Segment>> {
-        let (value, used) = (self.disk_bytes_max, segments.file_bytes());
+        let (value, held) = (self.disk_bytes_max, spare.held(self.segment_bytes));
+        let used = segments.file_bytes().saturating_add(held);
         if used.saturating_add(self.segment_bytes) > value {
             return Err(LimitReached::new(Limit::DiskBytes, value, used).into());
         }
+        spare.make(storage, self.segment_bytes)?;
         self.prepare(storage, segments, watermark, now_ms)
     }
 
@@ -693,6 +722,7 @@ impl Log {
             time: Arc::clone(time),
             plan: Mutex::new(plan),
             remains: Mutex::new(Remains::default()),
+            spare: Spare::default(),
             members: Mutex::new(()),
             prepared_segments: 1,
         });

@@ -5,24 +5,30 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use oncekey::{
     AdminError, Claim, ClaimError, ClaimOptions, Fingerprint, FinishError, Forget, InProgress, Key,
-    KeyState, OnInterrupted, Operation, ResumeError, RunError, RunOptions, Saved, Store,
+    KeyState, OnInterrupted, Operation, ResumeError, RunError, RunOptions, Saved, Stats, Store,
     Unavailable, WriteError,
 };
 use shuttle::future::block_on;
 use shuttle::rand::{Rng, thread_rng};
+use shuttle::thread;
 
+use crate::driver::hold_back;
 use crate::ledger::{Ledger, Owners, Snapshot, Stored};
+use crate::upkeep::maintain;
 
 /// Longer than any schedule: a wait that gets there was forgotten.
 const LONG: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// How often a client that met somebody else's operation goes on with what it gets next.
 const WAITS_MAX: usize = 3;
+/// More steps than most calls have.
+const STEPS_OF_A_CALL: usize = 100;
 
 /// What may happen in a scenario besides claims.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,6 +45,8 @@ pub struct Trouble {
     pub operators: bool,
     /// Responses are so long that segments roll over.
     pub rolls_over: bool,
+    /// Segments are given up all the time.
+    pub maintains: bool,
 }
 
 /// One of several threads on a store.
@@ -49,6 +57,8 @@ pub struct Client {
     pub keys: Arc<Vec<Key>>,
     pub trouble: Trouble,
     pub steps: usize,
+    /// Results that are nobody's.
+    pub fillers: Arc<AtomicU64>,
     /// What everybody knew before the newest flush that succeeded.
     pub flushed: Arc<Mutex<Snapshot>>,
     /// Called whenever the store has given its word: the best moments for a crash.
@@ -58,6 +68,13 @@ pub struct Client {
 /// A number below `limit`, from the schedule.
 pub fn chance(limit: usize) -> usize {
     thread_rng().gen_range(0..limit)
+}
+
+/// Lets the others go on for some steps.
+pub fn pause(steps_max: usize) {
+    for _ in 0..chance(steps_max) {
+        thread::sleep(Duration::ZERO);
+    }
 }
 
 /// The request of a key: every client sends the same.
@@ -88,7 +105,10 @@ impl Client {
 
     fn step(&self) {
         let key = &self.keys[chance(self.keys.len())];
-        match chance(16) {
+        if self.trouble.maintains && chance(2) == 0 {
+            hold_back(chance(STEPS_OF_A_CALL));
+        }
+        match chance(17) {
             0..=7 => self.answered(key, self.claim(key), 0),
             8 => {
                 let claim = self.store.claim_async(key, request(key));
@@ -101,7 +121,7 @@ impl Client {
             12 => self.get(key),
             13 => self.flush(),
             14 => self.look_around(key),
-            // Compaction gets its step here when there is one.
+            15 if self.trouble.maintains => maintain(&self.store, self.trouble),
             _ => self.operate(key),
         }
     }
@@ -319,17 +339,19 @@ impl Client {
                 *self.flushed.lock().unwrap_or_else(PoisonError::into_inner) = known;
                 (self.after_an_answer)();
             }
-            Err(error) => self.refused(&error),
+            Err(error) => refused(self.trouble, &error),
         }
     }
 
     fn look_around(&self, key: &Key) {
         let stats = self.store.stats();
-        assert!(stats.pending_keys <= self.keys.len() as u64, "{stats:?}");
-        assert!(stats.completed_keys <= self.keys.len() as u64, "{stats:?}");
+        // A filler that begins counts itself first.
+        let keys = self.keys.len() as u64 + self.fillers.load(Ordering::Relaxed);
+        assert!(stats.pending_keys <= keys, "{stats:?}");
+        assert!(stats.completed_keys <= keys, "{stats:?}");
         for list in [self.store.pending(), self.store.interrupted()] {
             if let Err(error) = list {
-                self.refused(&error);
+                refused(self.trouble, &error);
             }
         }
         // An operator could remove the key between the question and the claim.
@@ -348,26 +370,28 @@ impl Client {
         }
         let done = match chance(3) {
             0 => match self.store.pending() {
-                Ok(pending) => match pending.first() {
+                Ok(pending) => match pending.iter().find(|held| self.keys.contains(&held.key)) {
                     Some(held) => self.store.interrupt(&held.key, held.token),
                     None => return,
                 },
-                Err(error) => return self.refused(&error),
+                Err(error) => return refused(self.trouble, &error),
             },
-            1 => {
-                self.ledger.forgets(key);
-                self.store.forget(key, Forget::IfCompleted).map(drop)
-            }
-            _ => {
-                self.ledger.forgets(key);
-                self.store.forget(key, Forget::Force).map(drop)
-            }
+            1 => self.forget(key, Forget::IfCompleted),
+            _ => self.forget(key, Forget::Force),
         };
         match done {
             Ok(()) | Err(AdminError::Pending { .. } | AdminError::NotHeld { .. }) => {}
             Err(AdminError::Claim(error)) => self.claim_failed(&error),
             Err(other) => panic!("{other}"),
         }
+    }
+
+    fn forget(&self, key: &Key, how: Forget) -> Result<(), AdminError> {
+        let newest = self.ledger.forgets(key);
+        self.store.forget(key, how)?;
+        self.ledger.forgot(key, newest);
+        (self.after_an_answer)();
+        Ok(())
     }
 
     fn finish_failed(&self, key: &Key, error: FinishError) {
@@ -384,7 +408,7 @@ impl Client {
             }
             WriteError::OutOfSpace(_) => assert!(self.trouble.fills, "{error}"),
             WriteError::OutcomeUnknown(error) | WriteError::Unavailable(error) => {
-                self.refused(error);
+                refused(self.trouble, error);
             }
             other => panic!("{other}"),
         }
@@ -394,45 +418,63 @@ impl Client {
         match error {
             ClaimError::OutOfSpace(_) => assert!(self.trouble.fills, "{error}"),
             ClaimError::OutcomeUnknown(error) | ClaimError::Unavailable(error) => {
-                self.refused(error);
+                refused(self.trouble, error);
             }
-            other => panic!("{other}"),
-        }
-    }
-
-    fn refused(&self, error: &Unavailable) {
-        match error {
-            Unavailable::Closed => assert!(self.trouble.closes, "{error}"),
-            Unavailable::Poisoned { .. } => assert!(self.trouble.poisons, "{error}"),
             other => panic!("{other}"),
         }
     }
 }
 
-/// What a store counts, once all clients are done.
-pub fn check_counts(store: &Store, keys: &[Key], ledger: &Ledger) {
-    let stats = store.stats();
+/// The store refuses everything, for what happened to it.
+pub fn refused(trouble: Trouble, error: &Unavailable) {
+    match error {
+        Unavailable::Closed => assert!(trouble.closes, "{error}"),
+        Unavailable::Poisoned { .. } => assert!(trouble.poisons, "{error}"),
+        other => panic!("{other}"),
+    }
+}
+
+/// What a store counts, once all clients are done. Of its results `fillers` are nobody's, and only
+/// those ever expire.
+pub fn check_counts(store: &Store, keys: &[Key], ledger: &Ledger, fillers: u64) {
+    let stats = settled_stats(store);
     let (mut completed, mut live) = (0, 0);
     for key in keys {
         match store.get(key).expect("the store is open") {
             KeyState::Absent => {}
             KeyState::Completed(saved) => {
                 ledger.told(key, &saved);
+                ledger.check_removed(key, saved.token());
                 completed += 1;
             }
-            KeyState::Interrupted { .. } => live += 1,
+            KeyState::Interrupted { token, .. } => {
+                ledger.check_removed(key, token);
+                live += 1;
+            }
             other => panic!("nobody has {key:?} any more, and it is {other:?}"),
         }
     }
-    assert_eq!(stats.completed_keys, completed, "{stats:?}");
+    let fillers_left = fillers - stats.expired;
+    assert_eq!(stats.completed_keys, completed + fillers_left, "{stats:?}");
     assert_eq!(stats.pending_keys, live, "{stats:?}");
     assert_eq!(stats.interrupted_keys, live, "{stats:?}");
     assert_eq!(stats.waiters, 0, "{stats:?}");
     let began = stats.claims_started + stats.claims_taken_over;
-    assert_eq!(began, ledger.guards(), "{stats:?}");
+    assert_eq!(began, ledger.guards() + fillers, "{stats:?}");
     if ledger.owners() == Owners::Exclusive {
         let ended = stats.completed + stats.released + stats.interruptions;
         assert_eq!(began, ended, "{stats:?}");
     }
     assert!(store.pending().expect("the store is open").is_empty());
+}
+
+/// What a store counts, where its own thread may be at maintenance still.
+fn settled_stats(store: &Store) -> Stats {
+    loop {
+        let (stats, again) = (store.stats(), store.stats());
+        if (stats.completed_keys, stats.expired) == (again.completed_keys, again.expired) {
+            return stats;
+        }
+        thread::yield_now();
+    }
 }

@@ -1,5 +1,6 @@
 //! Runs a scenario in many schedules, counts them, and replays one that failed.
 
+use std::cell::Cell;
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -19,6 +20,47 @@ const STEPS_MAX: usize = 3_000_000;
 const STACK_BYTES: usize = 1 << 20;
 /// How often the priorities change in a schedule of the second kind.
 const PRIORITY_CHANGES: usize = 4;
+
+/// For how many steps a thread is held back at most: some of those that go on meanwhile only look
+/// whether it is done.
+const HELD_MAX: usize = 20_000;
+
+thread_local! {
+    /// All threads of a schedule run on one of the system.
+    static HELD: Cell<Held> = const { Cell::new(Held::Nobody) };
+}
+
+/// Which thread of the schedule is held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    Nobody,
+    /// The one that runs, after so many steps of its own.
+    Asked {
+        steps: usize,
+    },
+    Soon {
+        task: TaskId,
+        steps: usize,
+    },
+    Now {
+        task: TaskId,
+        steps: usize,
+    },
+}
+
+/// Holds the running thread back in the middle of what it does next, `steps` of its own steps from
+/// here, until [`let_go`] or until nobody else can go on. Of one thread at a time: chance alone
+/// hardly ever holds one back at a certain step for as long as others need to do something large.
+pub fn hold_back(steps: usize) {
+    if HELD.get() == Held::Nobody {
+        HELD.set(Held::Asked { steps });
+    }
+}
+
+/// Lets a thread that is held back go on.
+pub fn let_go() {
+    HELD.set(Held::Nobody);
+}
 
 /// Explores a scenario: once with threads chosen at random at each step, once with priorities that
 /// change a few times, which finds what needs one thread to be held back for long. Gives the number
@@ -45,7 +87,7 @@ fn run(
 ) -> usize {
     let steps = Arc::new(AtomicU64::new(0));
     let counting = Counting {
-        inner: scheduler,
+        inner: Holding(scheduler),
         steps: Arc::clone(&steps),
     };
     let begun = Instant::now();
@@ -112,5 +154,57 @@ impl<S: Scheduler> Scheduler for Counting<S> {
 
     fn next_u64(&mut self) -> u64 {
         self.inner.next_u64()
+    }
+}
+
+/// Leaves a thread that is held back out of those that may go on.
+struct Holding<S>(S);
+
+impl<S: Scheduler> Scheduler for Holding<S> {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        let_go();
+        self.0.new_execution()
+    }
+
+    fn next_task(
+        &mut self,
+        runnable: &[&Task],
+        current: Option<TaskId>,
+        is_yielding: bool,
+    ) -> Option<TaskId> {
+        let next = match (HELD.get(), current) {
+            (Held::Asked { steps }, Some(task)) => Held::Soon { task, steps },
+            (Held::Soon { task, steps: 0 }, _) => Held::Now {
+                task,
+                steps: HELD_MAX,
+            },
+            (Held::Soon { task, steps }, Some(current)) if current == task => Held::Soon {
+                task,
+                steps: steps - 1,
+            },
+            (Held::Now { steps: 0, .. }, _) => Held::Nobody,
+            (Held::Now { task, steps }, _) => Held::Now {
+                task,
+                steps: steps - 1,
+            },
+            (held, _) => held,
+        };
+        HELD.set(next);
+        if let Held::Now { task, .. } = next {
+            let others: Vec<_> = runnable
+                .iter()
+                .copied()
+                .filter(|each| each.id() != task)
+                .collect();
+            if !others.is_empty() {
+                return self.0.next_task(&others, current, is_yielding);
+            }
+            let_go();
+        }
+        self.0.next_task(runnable, current, is_yielding)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.0.next_u64()
     }
 }

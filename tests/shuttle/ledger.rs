@@ -31,6 +31,8 @@ pub struct Entry {
     settled: Option<(Token, Stored)>,
     /// Somebody may have removed it.
     forgotten: bool,
+    /// Somebody was told that it was removed, up to this token.
+    removed: Option<Token>,
 }
 
 /// How much is certain about the owners of keys.
@@ -134,9 +136,25 @@ impl Ledger {
             .insert(token);
     }
 
-    /// Somebody is about to remove the key by force.
-    pub fn forgets(&self, key: &Key) {
-        self.keys().entry(key.clone()).or_default().forgotten = true;
+    /// Somebody is about to remove the key; the newest token that anybody has been told of by now.
+    pub fn forgets(&self, key: &Key) -> Token {
+        let mut keys = self.keys();
+        let entry = keys.entry(key.clone()).or_default();
+        entry.forgotten = true;
+        entry.newest()
+    }
+
+    /// The removal was acknowledged: nothing up to this token may answer any more.
+    pub fn forgot(&self, key: &Key, newest: Token) {
+        let mut keys = self.keys();
+        let entry = keys.entry(key.clone()).or_default();
+        entry.removed = entry.removed.max(Some(newest));
+    }
+
+    /// Nobody but the caller uses the store, which says this of a key.
+    pub fn check_removed(&self, key: &Key, token: Token) {
+        let keys = self.keys();
+        keys.get(key).inspect(|entry| entry.check_removed(token));
     }
 
     /// Whether a result was told that stays.
@@ -168,8 +186,13 @@ impl Ledger {
             known.get(key).unwrap_or(&nothing),
             all.get(key).unwrap_or(&nothing),
         );
-        if let KeyState::Completed(saved) = state {
-            all.check_result(&(saved.token(), response(saved)));
+        match state {
+            KeyState::Completed(saved) => {
+                all.check_result(&(saved.token(), response(saved)));
+                known.check_removed(saved.token());
+            }
+            KeyState::Interrupted { token, .. } => known.check_removed(*token),
+            _ => {}
         }
         if all.forgotten {
             return;
@@ -217,6 +240,13 @@ impl Entry {
 
     fn newest(&self) -> Token {
         self.granted.last().copied().unwrap_or(Token::from_u64(0))
+    }
+
+    fn check_removed(&self, token: Token) {
+        assert!(
+            self.removed.is_none_or(|removed| removed < token),
+            "{token} is back, of a key that was removed"
+        );
     }
 
     fn check_result(&self, result: &(Token, Stored)) {

@@ -10,8 +10,9 @@
 mod clients;
 mod driver;
 mod ledger;
+mod upkeep;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,9 +20,10 @@ use oncekey::testing::{Fault, FaultPlan, OperationKind, SimulatedDisk};
 use oncekey::{Durability, Key, Lease, ManualClock, Options, Store};
 use shuttle::thread;
 
-use crate::clients::{Client, Trouble, chance, check_counts};
+use crate::clients::{Client, Trouble, chance, check_counts, pause};
 use crate::driver::explore;
 use crate::ledger::{Ledger, Owners, Snapshot};
+use crate::upkeep::Upkeep;
 
 const START_MS: u64 = 1_700_000_000_000;
 const LEASE: Duration = Duration::from_secs(30);
@@ -53,6 +55,7 @@ struct World {
     keys: Arc<Vec<Key>>,
     ledger: Arc<Ledger>,
     flushed: Arc<Mutex<Snapshot>>,
+    upkeep: Upkeep,
 }
 
 /// What a crash left, and what everybody knew before it that must be there.
@@ -74,7 +77,7 @@ impl World {
             Lease::WhileAlive
         };
         let is_robbed = scenario.trouble.leases || scenario.trouble.operators;
-        let keys = if scenario.trouble.rolls_over {
+        let keys = if scenario.trouble.rolls_over || scenario.trouble.maintains {
             KEYS_TO_ROLL_OVER
         } else {
             KEYS
@@ -90,6 +93,11 @@ impl World {
                 .reserved_response(1 << 10)
                 .stripes(2)
                 .clock(Arc::new(clock.clone())),
+            upkeep: Upkeep {
+                clock: clock.clone(),
+                trouble: scenario.trouble,
+                fillers: Arc::new(AtomicU64::new(0)),
+            },
             clock,
             disk: SimulatedDisk::new(),
             keys: Arc::new((0..keys).map(key).collect()),
@@ -117,8 +125,10 @@ impl World {
             ROLLED_OVER.fetch_add(1, Ordering::Relaxed);
         }
         if !trouble.closes && !trouble.poisons {
-            check_counts(&store, &world.keys, &world.ledger);
+            let fillers = world.upkeep.fillers.load(Ordering::Relaxed);
+            check_counts(&store, &world.keys, &world.ledger, fillers);
         }
+        upkeep::count(&store);
         let at_the_end = match chance(3) {
             0 => world.crash(),
             1 => {
@@ -159,7 +169,7 @@ impl World {
     /// Runs the clients and whoever disturbs them; gives what a crash in between left.
     fn use_store(self: &Arc<Self>, store: &Store) -> Crashed {
         let trouble = self.scenario.trouble;
-        let at_work = Arc::new(AtomicUsize::new(CLIENTS));
+        let at_work = Arc::new(AtomicUsize::new(CLIENTS + usize::from(trouble.maintains)));
         let crashed: Arc<Mutex<Option<Crashed>>> = Arc::default();
         let after_an_answer = {
             let (world, crashed) = (Arc::clone(self), Arc::clone(&crashed));
@@ -177,18 +187,33 @@ impl World {
             trouble,
             steps: STEPS,
             flushed: Arc::clone(&self.flushed),
+            fillers: Arc::clone(&self.upkeep.fillers),
             after_an_answer: Arc::new(after_an_answer),
         };
-        let mut threads: Vec<_> = (0..CLIENTS)
-            .map(|_| {
-                let (client, at_work) = (client.clone(), Arc::clone(&at_work));
-                thread::spawn(move || {
-                    client.run();
-                    at_work.fetch_sub(1, Ordering::Relaxed);
-                })
+        let mut threads = Vec::new();
+        if trouble.maintains {
+            let (upkeep, at_work) = (self.upkeep.clone(), Arc::clone(&at_work));
+            threads.push(thread::spawn(move || upkeep.tick(&at_work)));
+            // Some of it is in the segments that will go.
+            client.run();
+            self.upkeep.begin(store);
+        }
+        threads.extend((0..CLIENTS).map(|_| {
+            let (client, at_work) = (client.clone(), Arc::clone(&at_work));
+            thread::spawn(move || {
+                client.run();
+                at_work.fetch_sub(1, Ordering::Relaxed);
             })
-            .collect();
+        }));
         drop(client);
+        if trouble.maintains {
+            let (upkeep, store) = (self.upkeep.clone(), store.clone());
+            let at_work = Arc::clone(&at_work);
+            threads.push(thread::spawn(move || {
+                upkeep.run(&store);
+                at_work.fetch_sub(1, Ordering::Relaxed);
+            }));
+        }
         if trouble.closes {
             let store = store.clone();
             threads.push(thread::spawn(move || {
@@ -250,6 +275,18 @@ impl World {
         }
     }
 
+    /// A pass, and time for it.
+    fn maintain(&self, store: &Store) {
+        let at_work = Arc::new(AtomicUsize::new(1));
+        let ticking = {
+            let (upkeep, at_work) = (self.upkeep.clone(), Arc::clone(&at_work));
+            thread::spawn(move || upkeep.tick(&at_work))
+        };
+        store.maintain().expect("a pass over what a crash left");
+        at_work.store(0, Ordering::Relaxed);
+        ticking.join().expect("it ends");
+    }
+
     /// Opens what a crash left, as the next process does.
     fn check(&self, crashed: Crashed) {
         crashed.disk.capacity(None);
@@ -257,17 +294,15 @@ impl World {
             .options
             .open_simulated(&crashed.disk)
             .expect("what a crash leaves can be opened");
-        for key in self.keys.iter() {
-            let state = store.get(key).expect("a new store answers");
-            self.ledger.check_reopened(&crashed.known, key, &state);
+        for pass in 0..2 {
+            for key in self.keys.iter() {
+                let state = store.get(key).expect("a new store answers");
+                self.ledger.check_reopened(&crashed.known, key, &state);
+            }
+            if pass == 0 && self.scenario.trouble.maintains {
+                self.maintain(&store);
+            }
         }
-    }
-}
-
-/// Lets the others go on for some steps.
-fn pause(steps_max: usize) {
-    for _ in 0..chance(steps_max) {
-        thread::sleep(Duration::ZERO);
     }
 }
 
@@ -352,4 +387,48 @@ fn a_full_disk_refuses_claims_until_there_is_room() {
         ..Trouble::default()
     };
     check("full disk", None, trouble);
+}
+
+#[test]
+fn maintenance_meets_every_call_at_any_of_its_steps() {
+    let trouble = Trouble {
+        maintains: true,
+        ..Trouble::default()
+    };
+    let schedules = check("maintenance", None, trouble);
+    maintained(schedules);
+}
+
+#[test]
+fn maintenance_meets_removals_and_takeovers() {
+    let trouble = Trouble {
+        maintains: true,
+        leases: true,
+        operators: true,
+        ..Trouble::default()
+    };
+    let schedules = check("maintenance, operators", None, trouble);
+    maintained(schedules);
+}
+
+#[test]
+fn maintenance_meets_a_close() {
+    let trouble = Trouble {
+        maintains: true,
+        closes: true,
+        ..Trouble::default()
+    };
+    let schedules = check("maintenance, close", None, trouble);
+    maintained(schedules);
+}
+
+fn maintained(schedules: usize) {
+    let counts = [&upkeep::GIVEN_UP, &upkeep::COPIED, &upkeep::REFRESHED];
+    let [given_up, copied, refreshed] = counts.map(|count| count.load(Ordering::Relaxed));
+    println!(
+        "{given_up} segments were given up so far, {copied} records copied, {refreshed} keys \
+         written again"
+    );
+    let are_some = given_up > 0 && copied > 0 && refreshed > 0;
+    assert!(schedules == 1 || are_some, "maintenance had nothing to do");
 }

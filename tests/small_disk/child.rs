@@ -3,11 +3,16 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
-use oncekey::{ClaimError, Durability, OpenError, Operation, Options, Store, WriteError};
+use oncekey::{
+    ClaimError, ClaimOptions, Durability, ManualClock, OpenError, Operation, Options, Store,
+    WriteError,
+};
 
 use crate::book::{Book, Filler, Known, RESERVED, numbered, response};
-use crate::support::{Mode, Style, lease, request, started};
+use crate::support::{Mode, START_MS, Style, lease, request, started};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 /// More than what is set aside for a response.
@@ -66,6 +71,7 @@ impl Plan {
             "recover" => self.recover(),
             "inodes" => self.inodes(),
             "several" => self.several(),
+            "dead" => self.dead(&Filler::new(&self.root)),
             other => panic!("no scenario {other}"),
         }
     }
@@ -138,6 +144,73 @@ impl Plan {
             eaten_kib,
             book.0.len()
         ));
+    }
+
+    /// Most of what fills the disk expires; nobody removes anything.
+    fn dead(&self, filler: &Filler) {
+        let clock = ManualClock::new(START_MS);
+        let options = self
+            .options()
+            .max_clock_jump(Duration::from_secs(86_400 * 365))
+            .clock(Arc::new(clock.clone()))
+            .maintenance(false);
+        let open = || options.open(&self.directory).expect("opens");
+        let (mut store, mut book) = (open(), Book::default());
+        let (mut number, mut held, mut copied) = (0, Vec::new(), 0);
+        for round in 0..4 {
+            loop {
+                let lives = number % 5 == 0;
+                let retention = Duration::from_secs(if lives { 86_400 * 300 } else { 60 });
+                let claim_options = ClaimOptions::new().retention(retention);
+                let claim = store.claim_with(&numbered(number), request(), claim_options);
+                let operation = match claim {
+                    Ok(claim) => started(claim),
+                    Err(ClaimError::OutOfSpace(_)) => break,
+                    other => panic!("{other:?}"),
+                };
+                if number % 300 == 7 {
+                    book.note(number, Known::Held);
+                    held.push((number, operation));
+                } else if lives {
+                    book.complete(operation, number, RESERVED);
+                } else {
+                    operation
+                        .complete(response(number, RESERVED))
+                        .expect("room");
+                }
+                number += 1;
+                // The thread does that by itself.
+                if number == 1_000 {
+                    store.maintain().expect("a pass");
+                }
+            }
+            filler.eat();
+            clock.advance(Duration::from_secs(120));
+            book.check(&store);
+            // Every other time by the next process.
+            if round % 2 == 1 {
+                for (number, operation) in held.drain(..) {
+                    book.complete(operation, number, RESERVED);
+                }
+                store.close().expect("closes on a full disk");
+                drop(store);
+                filler.eat();
+                store = open();
+            }
+            let report = store.maintain().expect("a pass on a full disk");
+            assert!(report.segments_removed > 0, "{report:?}");
+            copied += report.records_copied;
+            book.check(&store);
+            for _ in 0..100 {
+                let claim = store.claim(&numbered(number), request());
+                book.complete(started(claim.expect("there is room")), number, 100);
+                number += 1;
+            }
+            filler.remove();
+        }
+        assert!(copied > 0, "there was nothing to copy");
+        book.check(&store);
+        tell(&format!("{number} keys, {copied} copies on a full disk"));
     }
 
     /// New stores on every small amount of room.

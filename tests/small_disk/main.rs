@@ -148,6 +148,15 @@ fn a_process_that_is_killed_on_a_full_disk_is_recovered_on_it() {
     });
 }
 
+/// Room for one compaction was set aside when the store began to have something to compact.
+#[test]
+fn a_disk_full_of_dead_records_is_freed_by_maintenance_alone() {
+    let sizes = [Size::ext4(24), Size::tmpfs(12 << 10)];
+    on_each("dead", &sizes, |mount, durability| {
+        run(&plan("dead", mount, durability));
+    });
+}
+
 fn remove(directory: &Path) {
     std::fs::remove_dir_all(directory).expect("removed");
 }

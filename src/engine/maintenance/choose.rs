@@ -103,7 +103,9 @@ impl Pass<'_> {
 
         let mut plan = Plan::default();
         let mut live = 0;
-        let prefix = best_prefix(&log, segment_words);
+        // All of it fits into what is set aside.
+        let copied_max = self.copied_words_max();
+        let prefix = best_prefix(&log, copied_max);
         if let Some((count, _)) = prefix.filter(|(_, share)| *share <= limit) {
             let rest = log.get(count).map(|next| next.segment.base);
             plan.log_rest = rest.unwrap_or(sources.log_rest);
@@ -122,7 +124,7 @@ impl Pass<'_> {
             live += each.live;
             let is_first = plan.log.is_empty() && plan.compacted.is_empty();
             // What is kept in memory for a job is bounded by what it copies.
-            if live > segment_words && !is_first {
+            if live > copied_max && !is_first {
                 break;
             }
             plan.compacted.push(each.segment);
@@ -192,13 +194,13 @@ fn count_one(segment: &Segment, slot: Slot) {
 }
 
 /// How many of the oldest segments to give up at best, and the live share of them.
-fn best_prefix(log: &[Weighed], segment_words: u64) -> Option<(usize, u64)> {
+fn best_prefix(log: &[Weighed], copied_max: u64) -> Option<(usize, u64)> {
     let (mut used, mut live) = (0, 0);
     let mut best = None;
     for (index, each) in log.iter().enumerate() {
         used += each.used;
         live += each.live;
-        if live > segment_words && index > 0 {
+        if live > copied_max && index > 0 {
             break;
         }
         let share = share(live, used);

@@ -7,7 +7,8 @@ use super::choose::Plan;
 use super::job::damage;
 use crate::domain::Domain;
 use crate::index::Slot;
-use crate::log::segment::Segment;
+use crate::log::compact::Room;
+use crate::log::segment::{FIRST_RECORD, Segment};
 use crate::maintenance::MaintenanceError;
 
 /// A file has no results that live more than so many times as long as its first one, unless it
@@ -43,7 +44,8 @@ pub(super) struct Moved {
 }
 
 impl Pass<'_> {
-    /// Writes new files, durably, to which nothing points yet.
+    /// Writes new files, durably, to which nothing points yet; into what is set aside for that where
+    /// there is no other room.
     pub(super) fn copy(
         &mut self,
         plan: &Plan,
@@ -60,14 +62,30 @@ impl Pass<'_> {
                 each.offset,
             )
         });
+        match self.copy_into(Room::OnDisk, plan, &keep, now_ms) {
+            Err(error) if error.is_full() && self.engine.log.has_spare() => {
+                self.clear_away()?;
+                self.copy_into(Room::SetAside, plan, &keep, now_ms)
+            }
+            copied => copied,
+        }
+    }
+
+    fn copy_into(
+        &mut self,
+        room: Room,
+        plan: &Plan,
+        keep: &[Keep],
+        now_ms: u64,
+    ) -> Result<(Vec<Arc<Segment>>, Vec<Moved>), MaintenanceError> {
         let sources: Vec<_> = plan.sources().collect();
         let (mut copies, mut moved) = (Vec::new(), Vec::with_capacity(keep.len()));
-        let mut rest = keep.as_slice();
+        let mut rest = keep;
         while !rest.is_empty() {
-            let count = self.group(rest, now_ms);
+            let count = self.group(rest, room, now_ms);
             let (group, later) = rest.split_at(count);
             rest = later;
-            let copied = self.copy_group(&sources, group, copies.len(), &mut moved, now_ms);
+            let copied = self.copy_group(&sources, group, room, copies.len(), &mut moved, now_ms);
             match copied {
                 Ok(segment) => copies.push(segment),
                 Err(error) => {
@@ -80,9 +98,10 @@ impl Pass<'_> {
         Ok((copies, moved))
     }
 
-    /// How many of the records, which are in the order of their deadlines, go into the next file.
-    fn group(&self, records: &[Keep], now_ms: u64) -> usize {
-        let segment_words = self.engine.settings.segment_bytes / 8;
+    /// How many of the records, which are in the order of their deadlines, go into the next file. Into
+    /// what is set aside go as many as there is room for.
+    fn group(&self, records: &[Keep], room: Room, now_ms: u64) -> usize {
+        let segment_words = self.copied_words_max();
         let life = |each: &Keep| each.deadline_ms.saturating_sub(now_ms).max(1);
         let first = records.first().map_or(1, life);
         let mut words = 0;
@@ -94,7 +113,7 @@ impl Pass<'_> {
                 .first()
                 .is_some_and(|first| first.domain != each.domain);
             let is_enough = is_other || is_long && words >= segment_words / SMALL_PART;
-            if index > 0 && (is_full || is_enough) {
+            if index > 0 && (is_full || is_enough && room == Room::OnDisk) {
                 return index;
             }
             words += each.words;
@@ -102,10 +121,16 @@ impl Pass<'_> {
         records.len()
     }
 
+    /// Words of records that fit into a file as large as a segment.
+    pub(super) fn copied_words_max(&self) -> u64 {
+        self.engine.settings.segment_bytes / 8 - FIRST_RECORD
+    }
+
     fn copy_group(
         &mut self,
         sources: &[&Arc<Segment>],
         group: &[Keep],
+        room: Room,
         copy: usize,
         moved: &mut Vec<Moved>,
         now_ms: u64,
@@ -113,7 +138,7 @@ impl Pass<'_> {
         let writing = || MaintenanceError::io("writing a compacted file");
         let words = group.iter().map(|each| each.words).sum();
         let log = &self.engine.log;
-        let mut writer = log.begin_copies(words, now_ms).map_err(writing())?;
+        let mut writer = log.begin_copies(words, now_ms, room).map_err(writing())?;
         let mut removals_ms = 0;
         let mut unpaid = 0;
         for each in group {

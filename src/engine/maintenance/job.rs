@@ -135,7 +135,7 @@ impl<'a> Pass<'a> {
         self.report.bytes_removed += segment.file_bytes();
     }
 
-    fn clear_away(&self) -> Result<(), MaintenanceError> {
+    pub(super) fn clear_away(&self) -> Result<(), MaintenanceError> {
         let cleared = self.engine.log.clear_away();
         cleared.map_err(MaintenanceError::io("removing files that are not needed"))
     }

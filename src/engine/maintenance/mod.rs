@@ -33,6 +33,8 @@ const AFTER_FAILURE: Duration = Duration::from_secs(5);
 const WHILE_HELD: Duration = Duration::from_millis(5);
 /// Reading counts so much less than writing.
 const READING_PARTS: u64 = 4;
+/// This part of a segment is promised in advance to keys that must be written again.
+const ROOM_PART: u64 = 32;
 /// Each job gives up more than it writes, so a pass comes to an end; the limit is for faults.
 const JOBS_MAX: usize = 1 << 16;
 
@@ -42,6 +44,9 @@ pub(crate) struct Maintenance {
     state: Mutex<State>,
     changed: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Words of the log that are promised to keys which must be written again when there is no other
+    /// room.
+    room: Mutex<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -111,9 +116,10 @@ impl Maintenance {
         let this_thread = thread::current().id();
         let mut state = self.state.lock();
         state.waiting += 1;
+        // Once: two who wait would wake each other for as long as the pass takes.
+        self.changed.notify_all();
         // From within a pass, by a waker that it woke: that pass does all there is to do.
         while !state.stopped && state.running.is_some_and(|thread| thread != this_thread) {
-            self.changed.notify_all();
             self.changed.wait(&mut state);
         }
         state.waiting -= 1;
@@ -174,7 +180,8 @@ impl Engine {
     fn maintain_until_stopped(&self) {
         let mut pause = EVERY;
         loop {
-            self.maintenance.pause(pause);
+            // Whoever waits for a pass of his own is not made to wait for another one of this thread.
+            self.maintenance.nap(pause);
             if self.maintenance.is_stopped() {
                 return;
             }
@@ -224,6 +231,7 @@ impl Pass<'_> {
             .map_err(MaintenanceError::io("removing files that are not needed"))?;
         for _ in 0..JOBS_MAX {
             self.check()?;
+            self.keep_room();
             let Some(plan) = self.choose()? else {
                 break;
             };
@@ -251,6 +259,25 @@ impl Pass<'_> {
         match self.damage.take() {
             None => Ok(()),
             Some(damage) => Err(damage),
+        }
+    }
+
+    /// Sets aside what it takes to compact a store on a full disk, as soon as there may be something
+    /// to compact. Where there is no room for that the next pass tries again.
+    fn keep_room(&self) {
+        let log = &self.engine.log;
+        let sources = log.sources();
+        if sources.log.is_empty() && sources.compacted.is_empty() {
+            return;
+        }
+        if let Err(error) = log.keep_spare() {
+            tracing::debug!(%error, "no room could be set aside for a compaction");
+        }
+        let mut room = self.engine.maintenance.room.lock();
+        let wanted = self.engine.settings.segment_bytes / 8 / ROOM_PART;
+        let missing = wanted.saturating_sub(*room);
+        if missing > 0 && log.try_room(missing) {
+            *room = wanted;
         }
     }
 

@@ -23,9 +23,16 @@ impl Listing {
         let is_member = |base| base < members.compacted_end && base != members.removing;
         let (counting, not_counted) = divide(&self.compacted, is_member);
         self.compacted = counting;
+        // A job was cut off that had no other room: the next one will have none either.
+        let never_counted = not_counted
+            .iter()
+            .find(|base| **base >= members.compacted_end);
+        let becomes_spare = never_counted.filter(|_| !self.spare);
+        self.becomes_spare = becomes_spare.map(|base| compacted_name(*base));
         let names = given_up.into_iter().map(segment_name);
         self.leftovers.extend(names);
         let names = not_counted.into_iter().map(compacted_name);
+        let names = names.filter(|name| self.becomes_spare.as_ref() != Some(name));
         self.leftovers.extend(names);
     }
 }

@@ -18,6 +18,7 @@ use crate::log::recover::{Candidate, RecoverError, Recovered};
 use crate::log::repair::{self, Mend};
 use crate::log::scan::scan_file;
 use crate::log::segment::{FIRST_RECORD, Segment};
+use crate::log::spare::SPARE;
 use crate::mem::Memory;
 use crate::report::{BadSideCar, RecoveryReport, TornTail};
 use crate::sync::Arc;
@@ -70,6 +71,10 @@ impl Finish<'_> {
         }
         // First, since what follows may need the space.
         remove_leftovers(self.storage, &self.listing.leftovers)?;
+        if let Some(name) = &self.listing.becomes_spare {
+            let renamed = self.storage.rename(name, SPARE);
+            renamed.map_err(RecoverError::io(name))?;
+        }
         report.kept_copies = self.keep_copies(&candidates)?;
         let mut copies = std::mem::take(&mut self.copies);
 

@@ -10,6 +10,7 @@ use crate::fs::lock::LOCK_NAME;
 use crate::log::meta::{META, META_PREPARING};
 use crate::log::prepare::{compacted_name, segment_name};
 use crate::log::recover::RecoverError;
+use crate::log::spare::SPARE;
 
 /// Ending of a copy that a salvage keeps of what it is about to change.
 const COPY: &str = ".damaged";
@@ -35,6 +36,10 @@ pub(super) struct Listing {
     pub(super) leftovers: Vec<String>,
     /// Copies kept by earlier salvages.
     pub(super) copies: Vec<String>,
+    /// Whether room is set aside for a compaction.
+    pub(super) spare: bool,
+    /// A compacted file that never counted, and becomes that room.
+    pub(super) becomes_spare: Option<String>,
 }
 
 impl Listing {
@@ -56,6 +61,10 @@ impl Listing {
                 _ if !entry.is_file => name == LOST_AND_FOUND,
                 None => false,
                 Some(Name::Lock) => true,
+                Some(Name::Spare) => {
+                    listing.spare = true;
+                    true
+                }
                 Some(Name::SideCar(base)) => {
                     listing.side_cars.insert(base, name.clone());
                     true
@@ -93,6 +102,7 @@ impl Listing {
 #[derive(Debug, PartialEq, Eq)]
 enum Name {
     Lock,
+    Spare,
     Meta,
     Segment(u64),
     SideCar(u64),
@@ -107,7 +117,13 @@ impl Name {
             let ours = name == META_PREPARING
                 || matches!(
                     Self::of(made),
-                    Some(Self::Segment(_) | Self::Compacted(_) | Self::SideCar(_) | Self::Copy)
+                    Some(
+                        Self::Segment(_)
+                            | Self::Compacted(_)
+                            | Self::SideCar(_)
+                            | Self::Copy
+                            | Self::Spare
+                    )
                 );
             return ours.then_some(Self::Leftover);
         }
@@ -116,6 +132,9 @@ impl Name {
         }
         if name == META {
             return Some(Self::Meta);
+        }
+        if name == SPARE {
+            return Some(Self::Spare);
         }
         if let Some(copied) = name.strip_suffix(COPY) {
             let original = copied.split_once('.').map_or(copied, |(original, number)| {
@@ -185,6 +204,8 @@ mod tests {
             ("LOCK", Some(Name::Lock)),
             ("META", Some(Name::Meta)),
             ("META.tmp", Some(Name::Leftover)),
+            ("SPARE", Some(Name::Spare)),
+            ("SPARE.tmp", Some(Name::Leftover)),
             ("META.damaged", Some(Name::Copy)),
             ("META.2.damaged", Some(Name::Copy)),
             ("META.damaged.tmp", Some(Name::Leftover)),
