@@ -1,6 +1,8 @@
 //! Measuring beside servers, and the page that shows it, in miniature.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -143,6 +145,62 @@ fn servers_are_measured_in_the_same_rounds_and_keep_nothing() {
     let left: Vec<_> = fs::read_dir(&here).expect("a list").collect();
     assert_eq!(left.len(), 1, "only the page is left: {left:?}");
     shows(&fs::read_to_string(page).expect("a page"), report);
+}
+
+/// Passes everything on, and makes the server's version an older one.
+fn as_version_6(server: &Server) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let port = server.port();
+    let pass = |mut from: TcpStream, mut to: TcpStream| {
+        thread::spawn(move || {
+            let mut bytes = [0; 64 << 10];
+            while let Ok(count @ 1..) = from.read(&mut bytes) {
+                let mut passed = bytes[..count].to_vec();
+                let version = passed.windows(15).position(|it| it == b"redis_version:7");
+                if let Some(at) = version {
+                    passed[at + 14] = b'6';
+                }
+                if to.write_all(&passed).is_err() {
+                    break;
+                }
+            }
+            // Whoever is at the other end has hung up already, or does now.
+            drop(to.shutdown(Shutdown::Both));
+        });
+    };
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let server = TcpStream::connect(("127.0.0.1", port)).expect("it takes connections");
+            let copies = (client.try_clone(), server.try_clone());
+            let (Ok(client_too), Ok(server_too)) = copies else {
+                break;
+            };
+            pass(client, server);
+            pass(server_too, client_too);
+        }
+    });
+    format!("redis://{address}")
+}
+
+#[test]
+fn an_older_redis_is_asked_in_two_steps() {
+    let Some(server) = Server::redis() else {
+        return;
+    };
+    let place = Place::new();
+    let (here, url) = (place.text(""), as_version_6(&server));
+    let flags = ["--keys", "0", "--durability", "sync", "--redis", &url];
+    let report = good(&[&TINY[..], &[&here], &flags].concat());
+    let report = &report.json()[0];
+    let [setting] = named(&report["settings"], "Redis")[..] else {
+        panic!("{report}");
+    };
+    let told = setting["settings"].as_str().expect("text");
+    assert!(told.starts_with("Redis 6."), "{told}");
+    assert!(told.contains("SET NX PX and GET"), "{told}");
+    assert_eq!(named(&report["rates"], "Redis").len(), 6);
+    assert_eq!(keys_of(&mut redis(&server)), 0);
 }
 
 /// The page holds the pictures and the figures, and asks for nothing from elsewhere.

@@ -15,7 +15,7 @@ use self::measure::{
 pub(crate) struct Bench {
     #[command(flatten)]
     flags: Flags,
-    /// A Redis to measure beside the store: redis://user:password@host:port
+    /// A Redis to measure beside the store, or what speaks as one: redis://user:password@host:port
     ///
     /// Its keys are under a prefix of their own, and are removed in the end. Without TLS.
     #[arg(long, value_name = "URL")]

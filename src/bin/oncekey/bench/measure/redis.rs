@@ -45,7 +45,7 @@ impl Redis {
         let blamed = |fault: Fault| -> Fault { format!("Redis at {address}: {fault}").into() };
         let mut connection = connect(&client).map_err(blamed)?;
         let about = About::ask(&mut connection);
-        let steps = match about.sets_and_gets() {
+        let steps = match about.is_one_step {
             true => "SET NX GET PX",
             false => "SET NX PX and GET",
         };
@@ -53,13 +53,13 @@ impl Redis {
             "{} {} at {address}, {}; {steps}, then SET XX PX, no fencing",
             about.name, about.version, about.durability
         );
-        let table = Table::new(&client, about.sets_and_gets());
+        let table = Table::new(&client, about.is_one_step);
         let tried = keys::sample(0, 32).and_then(|key| {
             super::lap::Subject::try_out(&table, &key, b"tried")?;
             Contestant::close(table)
         });
         tried.map_err(blamed)?;
-        let is_one_step = about.sets_and_gets();
+        let is_one_step = about.is_one_step;
         let open = move |_: &std::path::Path, _| Ok(Table::new(&client, is_one_step));
         Ok(Entrant::new(
             about.name,
@@ -82,6 +82,7 @@ fn connect(client: &Client) -> Result<Connection, Fault> {
 struct About {
     name: &'static str,
     version: String,
+    is_one_step: bool,
     durability: String,
     class: Class,
 }
@@ -89,15 +90,16 @@ struct About {
 impl About {
     fn ask(connection: &mut Connection) -> Self {
         let info = info(connection, "server").unwrap_or_default();
-        let is_valkey = field(&info, "server_name") == Some("valkey");
-        let version = field(
-            &info,
-            if is_valkey {
-                "valkey_version"
-            } else {
-                "redis_version"
-            },
-        );
+        // Others say which version they are like, too.
+        let others = [
+            ("oncekey serve", "oncekey_version"),
+            ("Valkey", "valkey_version"),
+        ];
+        let like = field(&info, "redis_version").unwrap_or("of unknown version");
+        let (name, version) = others
+            .into_iter()
+            .find_map(|(name, version)| Some((name, field(&info, version)?)))
+            .unwrap_or(("Redis", like));
         let mut setting = |name: &str| {
             let told: Result<Vec<String>, RedisError> =
                 cmd("CONFIG").arg("GET").arg(name).query(connection);
@@ -117,19 +119,20 @@ impl About {
             (None, _) => "which does not tell its durability (CONFIG GET is refused)".to_owned(),
         };
         Self {
-            name: if is_valkey { "Valkey" } else { "Redis" },
-            version: version.unwrap_or("of unknown version").to_owned(),
+            name,
+            version: version.to_owned(),
+            is_one_step: is_one_step(like),
             durability,
             class,
         }
     }
+}
 
-    /// `NX` together with `GET` came with version 7; all of Valkey have it.
-    fn sets_and_gets(&self) -> bool {
-        let major = self.version.split('.').next();
-        let major = major.and_then(|major| major.parse::<u32>().ok());
-        major.is_some_and(|major| major >= 7)
-    }
+/// Whether `SET` takes `NX` together with `GET`, since version 7.
+fn is_one_step(version: &str) -> bool {
+    let major = version.split('.').next();
+    let major = major.and_then(|major| major.parse::<u32>().ok());
+    major.is_some_and(|major| major >= 7)
 }
 
 fn info(connection: &mut Connection, section: &str) -> Result<String, Fault> {
