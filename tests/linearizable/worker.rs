@@ -185,7 +185,7 @@ pub fn maintain_more(store: &Store, time: &Time, round: u64, done: &AtomicBool) 
         let Ok(Claim::Started(operation)) = store.claim_with(&key, fingerprint(0), options) else {
             return;
         };
-        if operation.complete(vec![7; 20_000]).is_err() {
+        if operation.complete(vec![7; 14_000]).is_err() {
             return;
         }
         time.tick();
