@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 
 use oncekey::testing::{Fault, FaultPlan, OperationKind, SimulatedDisk};
-use oncekey::{Durability, KeyState, ManualClock, Options, Recovery, Replay, Store};
+use oncekey::{Durability, KeyState, ManualClock, OpenError, Options, Recovery, Replay, Store};
 use proptest::prelude::*;
 
 use support::kinds::every_kind;
@@ -233,6 +233,70 @@ fn a_side_car_that_is_not_believed_is_told_and_made_again() {
 }
 
 /// What a salvage changed has other records than its side-car says: it goes before the change.
+/// The file is shorter than what its side-car says of it: that is told when the store is opened, by
+/// name, and no page behind the end is ever touched.
+#[test]
+fn a_segment_that_was_cut_after_its_side_car_was_written_is_told() {
+    let directory = directory();
+    let options = || options().maintenance(false);
+    let store = options().open(directory.path()).expect("a store");
+    fill(&store, 0..KEYS);
+    let keys = first_keys();
+    let expected = answers(&store, keys.iter());
+    store.close().expect("closes");
+    drop(store);
+    let list = || std::fs::read_dir(directory.path()).expect("a list");
+    let path_of = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("an entry").path();
+    let side_cars = list().map(path_of);
+    let side_cars: Vec<_> = side_cars
+        .filter(|path| path.extension().is_some_and(|end| end == "idx"))
+        .collect();
+    assert!(side_cars.len() >= 3, "{side_cars:?}");
+    let mut told = 0;
+    'segments: for side_car in side_cars {
+        let segment = side_car.with_extension("log");
+        let whole = std::fs::read(&segment).expect("a segment");
+        let len = whole.len();
+        for cut in [
+            0,
+            8,
+            4_096,
+            len / 2,
+            len / 4_096 * 2_048,
+            len - 4_096,
+            len - 8,
+        ] {
+            std::fs::write(&segment, &whole[..cut]).expect("cut");
+            match options().open(directory.path()) {
+                Err(OpenError::Corrupt { corruption, .. }) => {
+                    let name = segment.file_name().expect("a name");
+                    assert!(
+                        corruption.file.ends_with(&*name.to_string_lossy()),
+                        "{corruption}"
+                    );
+                    told += 1;
+                }
+                // Nothing but zeros was cut off behind the end of the log.
+                Ok(store) if len - cut < 4_096 => {
+                    assert_eq!(
+                        store.recovery_report().side_cars_bad.len(),
+                        1,
+                        "{cut} of {len}"
+                    );
+                    assert_eq!(answers(&store, keys.iter()), expected, "{cut} of {len}");
+                    continue 'segments;
+                }
+                other => panic!("{cut} of {len}: {other:?}"),
+            }
+            assert!(side_car.exists(), "a refused open changes nothing");
+        }
+        std::fs::write(&segment, &whole).expect("as it was");
+    }
+    assert!(told >= 20, "{told}");
+    let store = options().open(directory.path()).expect("opens");
+    assert_eq!(answers(&store, keys.iter()), expected);
+}
+
 #[test]
 fn a_side_car_does_not_outlive_the_segment_that_a_salvage_changes() {
     let disk = SimulatedDisk::new();

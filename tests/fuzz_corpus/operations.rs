@@ -178,6 +178,7 @@ fn step(kind: u8, key: u8, first: u8, second: u8) -> Step {
         27 => Step::Advance {
             ms: u64::from(first) * 16 + u64::from(second),
         },
+        28 if first & 2 != 0 => Step::Maintain,
         28 if first & 1 == 0 => Step::Flush,
         28 => Step::WriteBack {
             seed: u64::from(second),

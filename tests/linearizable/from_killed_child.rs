@@ -1,6 +1,7 @@
 //! Histories across kills: a child works with several threads, is killed at any moment, and the next
 //! child goes on with the same store. One history spans several kills, and opens that were killed.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,10 +13,12 @@ use crate::recorded::{Totals, durability, first_seed, histories, keys};
 use crate::support::Random;
 use crate::support::journal::Journal;
 use crate::support::killed::{Kept, Orders, any_moment};
-use crate::worker::{Queue, Time, Worker};
+use crate::worker::{Queue, Time, Worker, maintain_more};
 
 const THREADS: u64 = 3;
 const KILLS: u64 = 5;
+/// First word of a record that is not of a history: what maintenance did in a life.
+const MAINTAINED: u64 = 3;
 
 /// The child: opens, works, closes, and begins anew until it is killed.
 #[test]
@@ -33,11 +36,14 @@ fn child() {
             .open(orders.store())
             .expect("opens without help");
         let (time, queue) = (Time::System(Instant::now()), Queue::default());
+        let (done, ended) = (AtomicBool::new(false), orders.round * 100 + life);
         thread::scope(|scope| {
+            let mut workers = Vec::new();
+            scope.spawn(|| maintain_more(&store, &time, ended, &done));
             for thread in 0..THREADS {
                 let (store, keys, queue, journal) = (&store, &keys, &queue, &journal);
                 let time = time.clone();
-                scope.spawn(move || {
+                workers.push(scope.spawn(move || {
                     let number = (orders.round * 100 + life) * 8 + thread;
                     let mut worker = Worker {
                         store,
@@ -50,14 +56,29 @@ fn child() {
                         next_id: (number + 1) << 32,
                     };
                     worker.run(120, || false, || ());
-                });
+                }));
             }
             // A close amid the work, now and then.
             if (orders.round + life) % 3 == 1 {
                 thread::sleep(Duration::from_millis(1));
                 store.close().expect("closes");
             }
+            for worker in workers {
+                worker.join().expect("a worker");
+            }
+            done.store(true, Ordering::Relaxed);
         });
+        let maintained = store.stats().maintenance.done;
+        journal.append([
+            MAINTAINED,
+            maintained.segments_removed,
+            maintained.records_copied,
+            maintained.keys_refreshed,
+            0,
+            0,
+            0,
+            0,
+        ]);
         store.close().expect("closes");
         drop(store);
         journal.append([0; 8]);
@@ -87,11 +108,14 @@ fn children_that_are_killed_leave_one_order() {
             kills += 1;
             let written = Journal::read(&orders.journal());
             for words in &written[known..] {
-                records.push(match words {
+                match words {
                     // Closed properly: the child says so itself.
-                    [0, ..] => Record::Ended(End::Process),
-                    words => decoded(words),
-                });
+                    [0, ..] => records.push(Record::Ended(End::Process)),
+                    [MAINTAINED, given_up, copied, refreshed, ..] => {
+                        totals.add_maintained([*given_up, *copied, *refreshed]);
+                    }
+                    words => records.push(decoded(words)),
+                }
             }
             known = written.len();
             records.push(Record::Ended(End::Process));
@@ -99,5 +123,6 @@ fn children_that_are_killed_leave_one_order() {
         let placed = (0..).zip(records).collect();
         drop(totals.check(&format!("seed {seed}"), placed));
     }
+    totals.assert_maintained();
     println!("{kills} kills: {totals}");
 }

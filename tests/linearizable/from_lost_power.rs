@@ -56,6 +56,7 @@ fn recorded(sync: bool, seed: u64, totals: &mut Totals) {
             let to = order.next();
             image = Some((taken, from, to));
         });
+        totals.maintained(&store);
         drop(store);
         let ((taken, end), from, to) = image.expect("taken");
         cut_by_power_loss(&mut told, from, to);
@@ -77,6 +78,7 @@ fn all(sync: bool) {
     for seed in first_seed()..first_seed() + histories() {
         recorded(sync, seed, &mut totals);
     }
+    totals.assert_maintained();
     println!("{:?}: {totals}", durability(sync));
 }
 

@@ -46,6 +46,7 @@ pub fn recorded(sync: bool, seed: u64, totals: &mut Totals) -> Vec<KeyHistory> {
                 store.close().expect("closes");
             }
         }));
+        totals.maintained(&store);
         store.close().expect("closes");
         records.push(ended(&order, End::Process));
     }
@@ -57,6 +58,7 @@ fn all(sync: bool) {
     for seed in first_seed()..first_seed() + histories() {
         drop(recorded(sync, seed, &mut totals));
     }
+    totals.assert_maintained();
     println!("{:?}: {totals}", durability(sync));
 }
 

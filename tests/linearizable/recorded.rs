@@ -11,7 +11,7 @@ use oncekey::{Durability, Key, Store};
 use crate::checker::check;
 use crate::history::{End, KeyHistory, Record, by_key};
 use crate::support::{Random, key};
-use crate::worker::{Queue, Recorder, Time, Worker};
+use crate::worker::{Queue, Recorder, Time, Worker, maintain_more};
 
 /// Keys of one history: few, so that threads meet.
 pub const KEYS: u8 = 3;
@@ -131,6 +131,7 @@ impl Round<'_> {
         };
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
+            scope.spawn(|| maintain_more(self.store, self.time, self.number, &done));
             // Who waits for a lease or a timeout moves no clock, so somebody else must.
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
@@ -182,9 +183,36 @@ pub struct Totals {
     pub in_flight: usize,
     pub ends: usize,
     pub configurations: usize,
+    pub segments_given_up: u64,
+    pub records_copied: u64,
+    pub keys_refreshed: u64,
 }
 
 impl Totals {
+    /// Counts what maintenance did for a store that nobody uses any more.
+    pub fn maintained(&mut self, store: &Store) {
+        let done = store.stats().maintenance.done;
+        self.add_maintained([
+            done.segments_removed,
+            done.records_copied,
+            done.keys_refreshed,
+        ]);
+    }
+
+    /// The same as numbers.
+    pub fn add_maintained(&mut self, [given_up, copied, refreshed]: [u64; 3]) {
+        self.segments_given_up += given_up;
+        self.records_copied += copied;
+        self.keys_refreshed += refreshed;
+    }
+
+    /// Else nobody met maintenance.
+    #[track_caller]
+    pub fn assert_maintained(&self) {
+        let moved = self.records_copied + self.keys_refreshed;
+        assert!(self.segments_given_up > 0 && moved > 0, "{self:?}");
+    }
+
     /// Checks every key of a history, and counts it.
     pub fn check(&mut self, what: &str, mut placed: Vec<(u64, Record)>) -> Vec<KeyHistory> {
         placed.sort_by_key(|(place, _)| *place);
@@ -213,8 +241,16 @@ impl fmt::Display for Totals {
         write!(
             f,
             "{} histories, {} operations, {} ends of a process or of power, {} calls in flight at \
-             them, at most {} configurations",
-            self.histories, self.operations, self.ends, self.in_flight, self.configurations
+             them, at most {} configurations; {} segments given up, {} records copied, {} keys written \
+             again",
+            self.histories,
+            self.operations,
+            self.ends,
+            self.in_flight,
+            self.configurations,
+            self.segments_given_up,
+            self.records_copied,
+            self.keys_refreshed,
         )
     }
 }

@@ -6,6 +6,7 @@ mod looks;
 
 use std::pin::pin;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -170,6 +171,31 @@ fn fingerprint(request: u8) -> Fingerprint {
     Fingerprint::of([request])
 }
 
+/// Makes work for maintenance and has it done, until `done` or the store is closed: results of keys
+/// that no history has fill segments and expire.
+pub fn maintain_more(store: &Store, time: &Time, round: u64, done: &AtomicBool) {
+    for number in 0.. {
+        if done.load(Ordering::Relaxed) {
+            return;
+        }
+        let key = Key::new("filler", "filler", format!("{round}-{number}")).expect("a key");
+        let options = ClaimOptions::new()
+            .durability(Durability::Buffered)
+            .retention(Duration::from_millis(1));
+        let Ok(Claim::Started(operation)) = store.claim_with(&key, fingerprint(0), options) else {
+            return;
+        };
+        if operation.complete(vec![7; 14_000]).is_err() {
+            return;
+        }
+        time.tick();
+        if number % 6 == 5 && store.maintain().is_err() {
+            return;
+        }
+        thread::yield_now();
+    }
+}
+
 impl<R: Recorder> Worker<'_, R> {
     /// Works for so many steps, or until the store is closed or `stop` says so. No guard is left;
     /// those that are held then are dropped after `before_drop`.
@@ -224,7 +250,8 @@ impl<R: Recorder> Worker<'_, R> {
             clock.advance(Duration::from_millis(ms));
         }
         let is_full = held.len() == 2;
-        match self.random.below(20) {
+        match self.random.below(21) {
+            20 => self.maintain()?,
             0 => self.get()?,
             1 => self.get_async()?,
             2 => self.forget()?,

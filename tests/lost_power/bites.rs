@@ -240,6 +240,7 @@ fn a_disk_that_lies_is_found_out() {
             work_every: u64::MAX,
             salvage: false,
             restless: None,
+            maintain: false,
         };
         let mut explorer = Explorer::new(effort, 1);
         let script = script::short().remove(0);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use oncekey::{
-    AdminError, ClaimOptions, Durability, Fingerprint, FinishError, Forget, KeyState, Operation,
-    Store,
+    AdminError, ClaimOptions, Durability, Fingerprint, FinishError, Forget, KeyState,
+    MaintenanceError, Operation, Store,
 };
 
 use crate::model::{Body, PRINCIPAL, State, name};
@@ -58,6 +58,7 @@ impl World {
             Step::CancelClaim { key } => self.cancel_claim(store, key),
             Step::CancelComplete { key, len } => self.cancel_complete(key, len),
             Step::Look { key } => self.look(store, key),
+            Step::Maintain => self.maintain(store),
             _ => unreachable!("no call: {step:?}"),
         }
     }
@@ -315,6 +316,16 @@ impl World {
             .expect("somebody holds it");
         self.is_fenced(key);
         self.holders.remove(&key);
+    }
+
+    /// What was begun by nobody changes nothing: there is nothing to be noted but what was done.
+    fn maintain(&mut self, store: &Store) {
+        match store.maintain() {
+            Ok(report) => self.maintained.push(report),
+            Err(MaintenanceError::Unavailable(error)) => self.refused(&error),
+            Err(MaintenanceError::Io { .. } | MaintenanceError::NoRoom { .. }) if self.faulty => {}
+            Err(other) => panic!("{other}"),
+        }
     }
 
     fn look(&mut self, store: &Store, key: u8) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use oncekey::testing::{Difference, SimulatedDisk};
-use oncekey::{Claim, Durability, ManualClock, Recovery, Store};
+use oncekey::{Claim, Durability, MaintenanceReport, ManualClock, Recovery, Store};
 
 use crate::calls;
 use crate::model::{Body, Crash, Model, State, name};
@@ -28,6 +28,8 @@ pub struct Effort {
     pub salvage: bool,
     /// Whether pages are written back at any time, as this seed decides.
     pub restless: Option<u64>,
+    /// Whether maintenance runs on each image, too, and the answers stay the same by it.
+    pub maintain: bool,
 }
 
 /// What was tried.
@@ -37,6 +39,17 @@ pub struct Counts {
     pub images: u64,
     pub during_recovery: u64,
     pub after_more_work: u64,
+    pub segments_given_up: u64,
+    pub records_copied: u64,
+    pub keys_refreshed: u64,
+}
+
+impl Counts {
+    fn maintained(&mut self, done: &MaintenanceReport) {
+        self.segments_given_up += done.segments_removed;
+        self.records_copied += done.records_copied;
+        self.keys_refreshed += done.keys_refreshed;
+    }
 }
 
 impl std::ops::AddAssign for Counts {
@@ -45,6 +58,9 @@ impl std::ops::AddAssign for Counts {
         self.images += other.images;
         self.during_recovery += other.during_recovery;
         self.after_more_work += other.after_more_work;
+        self.segments_given_up += other.segments_given_up;
+        self.records_copied += other.records_copied;
+        self.keys_refreshed += other.keys_refreshed;
     }
 }
 
@@ -77,6 +93,16 @@ impl Explorer {
 
     /// Runs a script once and crashes at every operation of it and after every step.
     pub fn run(&mut self, script: &Script, disk: SimulatedDisk) {
+        self.run_and_crash_in(script, disk, |_| true);
+    }
+
+    /// The same, but crashes only in the steps that are chosen, and in the last close.
+    pub fn run_and_crash_in(
+        &mut self,
+        script: &Script,
+        disk: SimulatedDisk,
+        is_chosen: impl Fn(&Step) -> bool,
+    ) {
         let mut world = World::new(script, disk);
         world.watch();
         if let Some(seed) = self.effort.restless {
@@ -86,8 +112,16 @@ impl Explorer {
         self.step_done(&world, script, "the first open");
         for (number, step) in script.steps.iter().enumerate() {
             world.step(step);
-            self.step_done(&world, script, &format!("step {number}, {step:?}"));
+            if is_chosen(step) {
+                self.step_done(&world, script, &format!("step {number}, {step:?}"));
+            } else {
+                drop(world.disk.take_states());
+            }
         }
+        world
+            .maintained
+            .iter()
+            .for_each(|done| self.counts.maintained(done));
         world.close();
         self.step_done(&world, script, "the close");
     }
@@ -169,6 +203,9 @@ impl Explorer {
         let context = format!("{}, kept {kept}", moment.context);
         let before = image.crash_none_lost();
         let seen = self.open(moment, &image, crash, &context);
+        if self.effort.maintain {
+            self.maintain(moment, &before.crash_none_lost(), &seen, &context);
+        }
         if self.counts.images.is_multiple_of(self.effort.again_every) {
             self.crash_again(moment, crash, &before, &seen, &context);
         }
@@ -208,6 +245,24 @@ impl Explorer {
         seen
     }
 
+    /// Maintenance of what a crash left changes no answer, and neither does another open.
+    fn maintain(
+        &mut self,
+        moment: &Moment<'_>,
+        image: &SimulatedDisk,
+        seen: &BTreeMap<u8, State>,
+        context: &str,
+    ) {
+        for when in ["maintained", "maintained and opened again"] {
+            let store = self.store(moment, image, context);
+            let done = store.maintain();
+            let done = done.unwrap_or_else(|error| panic!("{context}: {error}"));
+            self.counts.maintained(&done);
+            let found = moment.model.look(&store);
+            assert_eq!(found.as_ref(), Ok(seen), "{context}, {when}");
+        }
+    }
+
     fn store(&self, moment: &Moment<'_>, image: &SimulatedDisk, context: &str) -> Store {
         let recovery = if self.effort.salvage {
             Recovery::Salvage
@@ -230,7 +285,13 @@ impl Explorer {
         context: &str,
     ) {
         image.keep_states();
-        drop(self.store(moment, image, context));
+        let store = self.store(moment, image, context);
+        if self.effort.maintain {
+            store
+                .maintain()
+                .unwrap_or_else(|error| panic!("{context}: {error}"));
+        }
+        drop(store);
         let mut states = image.take_states();
         states.push((image.operations(), image.crash_none_lost()));
         for (number, state) in states {

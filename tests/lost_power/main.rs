@@ -18,6 +18,7 @@ mod corners;
 mod explore;
 mod faults;
 mod handover;
+mod maintained;
 mod model;
 mod script;
 mod threads;

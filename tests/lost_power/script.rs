@@ -72,6 +72,8 @@ pub enum Step {
         ms: u64,
     },
     Flush,
+    /// A pass of maintenance.
+    Maintain,
     /// The kernel writes some pages back.
     WriteBack {
         seed: u64,
@@ -98,7 +100,7 @@ pub struct Script {
     pub steps: Vec<Step>,
 }
 
-const fn claim(key: u8, level: Durability) -> Step {
+pub const fn claim(key: u8, level: Durability) -> Step {
     Claim {
         key,
         level,
@@ -116,7 +118,7 @@ const fn leased(key: u8, lease_ms: u64) -> Step {
     }
 }
 
-const fn short_lived(key: u8, retention_s: u64) -> Step {
+pub const fn short_lived(key: u8, retention_s: u64) -> Step {
     Claim {
         key,
         level: Sync,
@@ -125,7 +127,7 @@ const fn short_lived(key: u8, retention_s: u64) -> Step {
     }
 }
 
-const fn complete(key: u8, len: usize) -> Step {
+pub const fn complete(key: u8, len: usize) -> Step {
     Complete {
         key,
         len,
@@ -134,7 +136,7 @@ const fn complete(key: u8, len: usize) -> Step {
     }
 }
 
-const fn complete_at(key: u8, len: usize, level: Durability) -> Step {
+pub const fn complete_at(key: u8, len: usize, level: Durability) -> Step {
     Complete {
         key,
         len,
@@ -143,7 +145,7 @@ const fn complete_at(key: u8, len: usize, level: Durability) -> Step {
     }
 }
 
-fn script(name: &'static str, level: Durability, steps: Vec<Step>) -> Script {
+pub fn script(name: &'static str, level: Durability, steps: Vec<Step>) -> Script {
     Script {
         name,
         level,
@@ -377,7 +379,7 @@ pub fn random(seed: u64, count: usize) -> Script {
     }
 }
 
-fn random_step(random: &mut Random) -> Step {
+pub fn random_step(random: &mut Random) -> Step {
     let key = random.below(6) as u8;
     let level = if random.below(2) == 0 { Buffered } else { Sync };
     let len = match random.below(8) {

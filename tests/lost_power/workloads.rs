@@ -20,6 +20,7 @@ fn effort() -> Effort {
         work_every: if all { 10 } else { 30 },
         salvage: false,
         restless: None,
+        maintain: false,
     }
 }
 
@@ -63,6 +64,7 @@ fn random_workloads_on_a_restless_disk_are_never_complained_about() {
             work_every: 60,
             salvage: false,
             restless: Some(seed),
+            maintain: false,
         };
         let mut explorer = Explorer::new(effort, seed);
         println!("seed {seed}");
@@ -81,6 +83,7 @@ fn a_salvage_of_what_lost_power_alone_has_nothing_to_salvage() {
         work_every: u64::MAX,
         salvage: true,
         restless: None,
+        maintain: false,
     };
     let mut counts = Counts::default();
     for script in script::short().into_iter().take(4) {

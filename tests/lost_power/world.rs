@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use oncekey::testing::SimulatedDisk;
 use oncekey::{
-    Claim, ClaimError, Clock, Durability, Lease, ManualClock, OpenError, Operation, Options, Store,
-    Ticket, Unavailable, WriteError,
+    Claim, ClaimError, Clock, Durability, Lease, MaintenanceReport, ManualClock, OpenError,
+    Operation, Options, Store, Ticket, Unavailable, WriteError,
 };
 
 use crate::model::{Crash, Model, State};
@@ -40,6 +40,8 @@ pub struct World {
     pub store: Option<Store>,
     pub holders: BTreeMap<u8, Holder>,
     pub tickets: BTreeMap<u8, Ticket>,
+    /// What each pass of maintenance did.
+    pub maintained: Vec<MaintenanceReport>,
     /// Whether the disk may fail; else every error is a fault of the store.
     pub faulty: bool,
     /// Whether each disk is to keep its states.
@@ -57,13 +59,14 @@ pub enum Failure {
     Unknown,
 }
 
-/// Options of every store here.
+/// Options of every store here. Maintenance is a step like others.
 pub fn options(level: Durability, prepared: usize, clock: &ManualClock) -> Options {
     Options::new()
         .durability(level)
         .segment_size(64 << 10)
         .prepared_segments(prepared)
         .stripes(2)
+        .maintenance(false)
         .clock(Arc::new(clock.clone()))
 }
 
@@ -85,6 +88,7 @@ impl World {
             store: None,
             holders: BTreeMap::new(),
             tickets: BTreeMap::new(),
+            maintained: Vec::new(),
             faulty: false,
             watched: false,
             restless: None,

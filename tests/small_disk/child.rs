@@ -159,7 +159,8 @@ impl Plan {
         let (mut number, mut held, mut copied) = (0, Vec::new(), 0);
         for round in 0..4 {
             loop {
-                let lives = number % 5 == 0;
+                let is_held = number % 300 == 7;
+                let lives = is_held || number % 5 == 0;
                 let retention = Duration::from_secs(if lives { 86_400 * 300 } else { 60 });
                 let claim_options = ClaimOptions::new().retention(retention);
                 let claim = store.claim_with(&numbered(number), request(), claim_options);
@@ -168,7 +169,7 @@ impl Plan {
                     Err(ClaimError::OutOfSpace(_)) => break,
                     other => panic!("{other:?}"),
                 };
-                if number % 300 == 7 {
+                if is_held {
                     book.note(number, Known::Held);
                     held.push((number, operation));
                 } else if lives {

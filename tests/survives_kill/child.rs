@@ -75,6 +75,7 @@ fn child() {
                 scope.spawn(move || hand(1).polled()),
                 scope.spawn(move || hand(2).batches()),
                 scope.spawn(move || hand(3).left_behind()),
+                scope.spawn(move || hand(4).maintain()),
             ];
             // Closed amid the work, so that a kill can fall into that.
             thread::sleep(std::time::Duration::from_millis(5 + orders.round % 4 * 10));
@@ -192,6 +193,41 @@ impl Hand<'_> {
                 Err(closed) => Err(closed),
             };
             if done.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Fills segments with results that expire at once, and has them given up, copies made and keys
+    /// written again. What it did goes to the journal.
+    fn maintain(&self) {
+        for n in 0.. {
+            // First what the processes before have left: the life of this one may be short.
+            if n % 4 == 0 {
+                let Ok(done) = self.store.maintain() else {
+                    return;
+                };
+                self.journal.append([
+                    verb::MAINTAINED,
+                    done.segments_removed,
+                    done.records_copied,
+                    done.keys_refreshed,
+                    self.thread,
+                    0,
+                    0,
+                    0,
+                ]);
+            }
+            let filler = Key::new("filler", "filler", (self.first | n).to_string()).expect("a key");
+            let options = ClaimOptions::new()
+                .durability(Durability::Buffered)
+                .retention(std::time::Duration::from_millis(1));
+            let Ok(Claim::Started(operation)) =
+                self.store.claim_with(&filler, fingerprint(n), options)
+            else {
+                return;
+            };
+            if operation.complete(vec![7; 14_000]).is_err() {
                 return;
             }
         }

@@ -87,6 +87,9 @@ impl Oracle {
                 }
                 continue;
             }
+            if what == verb::MAINTAINED {
+                continue;
+            }
             let attempt = attempt as u32;
             let book = self.books.entry(number).or_default();
             match what {

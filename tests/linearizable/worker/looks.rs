@@ -1,6 +1,6 @@
 //! What a worker asks without a guard: looks, removals, interrupts, flushes.
 
-use oncekey::{AdminError, ClaimError, Forget, KeyState, Unavailable};
+use oncekey::{AdminError, ClaimError, Forget, KeyState, MaintenanceError, Unavailable};
 
 use super::{Closed, Recorder, Worker, poll_times};
 use crate::history::{Answer, What};
@@ -105,6 +105,15 @@ impl<R: Recorder> Worker<'_, R> {
                 Err(Closed)
             }
             error => panic!("{error:?}"),
+        }
+    }
+
+    /// A pass of maintenance, which changes no key and so is not written down.
+    pub(super) fn maintain(&mut self) -> Result<(), Closed> {
+        match self.store.maintain() {
+            Ok(_) => Ok(()),
+            Err(MaintenanceError::Unavailable(Unavailable::Closed)) => Err(Closed),
+            Err(error) => panic!("{error}"),
         }
     }
 
