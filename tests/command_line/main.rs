@@ -5,4 +5,5 @@ mod beside_a_service;
 mod errors;
 mod keys;
 mod shadow;
+mod walk;
 mod world;
