@@ -144,6 +144,12 @@ pub fn http_key(value: &[u8], syntax: crate::http::KeySyntax, bytes_max: usize) 
     crate::http::key_header::parse(value, syntax, bytes_max).ok()
 }
 
+/// The requests in what a client of the server sends, in pieces of a size; what is wrong with them.
+#[cfg(feature = "serve")]
+pub fn requests(bytes: &[u8], piece: usize) -> Result<Vec<Vec<bytes::Bytes>>, String> {
+    crate::serve::request::read_all(bytes, piece)
+}
+
 /// A true side-car of no, one, two and many keys.
 pub fn side_cars() -> Vec<Vec<u8>> {
     let kinds = [Kind::Complete, Kind::Claim, Kind::Release];

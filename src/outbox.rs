@@ -12,14 +12,18 @@
 //! * **Backoff.** One that [failed](Delivery::fail) comes again after a time that doubles, and holds
 //!   up those behind it. After [`Outbox::max_attempts`] it is a dead letter: it is passed by, kept, and
 //!   [listed](Outbox::dead_letters), to be [retried](Outbox::retry) or [discarded](Outbox::discard) by
-//!   hand. Deliveries that a crash cut off do not count as attempts.
+//!   hand; its attempts and its backoff begin anew then. **Deliveries that a crash cut off do not count as
+//!   attempts**, and after a restart everything is due at once: a message that kills the process is
+//!   delivered again for ever, and holds up those of its topic and key. Where a payload could do that,
+//!   count its deliveries outside, or hand it to a process of its own.
 //! * **Bounded.** A store takes [`Options::max_outbox`](crate::Options::max_outbox) messages, dead
 //!   letters included; then completions with messages are refused with
 //!   `WriteError::OutboxFull` and keep their guard. A message takes
 //!   about a hundred bytes of memory, whatever it says.
 //! * **Durable first.** In [`Durability::Sync`](crate::Durability::Sync) no message is handed out that a
 //!   loss of power can take back. An acknowledgement is not waited for: one that is lost brings the
-//!   message again.
+//!   message again. One that finds the disk full is kept in memory, and written after the next that finds
+//!   room; a process that ends before that brings the message again.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;

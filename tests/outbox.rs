@@ -436,3 +436,48 @@ fn whoever_is_woken_by_a_message_finds_its_operation_completed() {
         .acknowledge()
         .expect("acknowledged");
 }
+
+#[test]
+fn an_acknowledgement_on_a_full_disk_is_kept_and_written_once_there_is_room() {
+    let disk = SimulatedDisk::new();
+    disk.capacity(6_u64 * (64 << 10));
+    let opened = || {
+        small(Durability::Sync)
+            .max_outbox(1_000)
+            .open_simulated(&disk)
+    };
+    let store = opened().expect("opens");
+    for number in 0..200 {
+        send(&store, &format!("lane {number}"), &format!("m{number}"));
+    }
+    // Whatever room there is, claims take.
+    let mut guards = Vec::new();
+    while let Ok(claimed) = store.claim(&key(&format!("n-{}", guards.len())), request()) {
+        guards.push(claimed);
+        assert!(guards.len() < 10_000, "the disk never fills");
+    }
+    assert_eq!(drain(&store).len(), 200);
+    assert!(
+        drain(&store).is_empty(),
+        "what is acknowledged does not come again"
+    );
+    assert_eq!(store.stats().outbox_messages, 0);
+    // Those without a removal come again where the process ends now.
+    let copy = disk.crash_none_lost();
+    let restarted = small(Durability::Sync)
+        .open_simulated(&copy)
+        .expect("opens");
+    let again = drain(&restarted).len();
+    assert!((1..200).contains(&again), "{again} removals found no room");
+    drop(restarted);
+    // And are removed once there is room.
+    disk.capacity(None);
+    drop(guards);
+    for number in 0..40 {
+        send(&store, "later", &format!("l{number}"));
+    }
+    assert_eq!(drain(&store).len(), 40);
+    store.close().expect("closed");
+    let store = opened().expect("reopens");
+    assert!(drain(&store).is_empty(), "nothing is owed any more");
+}

@@ -69,7 +69,7 @@ use crate::store::Forget;
 use crate::token::Token;
 
 pub use self::any::{AnyBackend, AnyGuard};
-pub use self::error::BackendError;
+pub use self::error::{BackendError, MalformedRecord};
 pub use self::parts::{PendingParts, SavedParts};
 
 pub(crate) use self::downstream::Downstream;

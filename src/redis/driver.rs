@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use redis::aio::ConnectionLike;
-use redis::{RedisError, Script, ScriptInvocation};
+use redis::{ErrorKind, RedisError, Script};
 
-use crate::backend::BackendError;
+use crate::backend::{BackendError, MalformedRecord};
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
-use crate::listing::PendingKey;
 use crate::redis::name;
-use crate::shared::{Begun, Change, Driver, Grant, NewClaim, Record, Removal, State, Written};
+use crate::shared::{
+    Begun, Change, Driver, Field, Fields, Grant, Listed, NewClaim, Record, Removal, State, Written,
+    read_record,
+};
 
 /// Keys that one step of a listing looks at.
 const SCAN_COUNT: usize = 500;
@@ -36,6 +38,8 @@ struct Scripts {
 
 /// What a script answers: a word, the server's time, and fields with their values.
 struct Reply {
+    /// Of the key.
+    name: Vec<u8>,
     word: Vec<u8>,
     now_ms: u64,
     fields: Vec<Bytes>,
@@ -50,12 +54,23 @@ macro_rules! script {
     };
 }
 
-fn failed(step: &'static str) -> impl Fn(RedisError) -> BackendError {
-    move |error| BackendError::new(step, error)
+/// A server that answers with an error has not done what it was asked, since every script looks before
+/// it writes; neither has one that can't be connected to. Else nobody knows.
+pub(super) fn failed(step: &'static str) -> impl Fn(RedisError) -> BackendError {
+    move |error| match error.kind() {
+        ErrorKind::Server(_) | ErrorKind::Extension => BackendError::refused(step, error),
+        ErrorKind::AuthenticationFailed => BackendError::refused(step, error),
+        _ if error.is_connection_refusal() => BackendError::refused(step, error),
+        _ => BackendError::new(step, error),
+    }
 }
 
-fn malformed(step: &'static str, what: &str) -> BackendError {
-    BackendError::new(step, format!("the key or the answer has {what}"))
+fn odd_answer(step: &'static str, what: &str) -> BackendError {
+    BackendError::new(step, format!("the server's answer has {what}"))
+}
+
+fn place(name: &[u8]) -> String {
+    format!("the Redis key \"{}\"", name.escape_ascii())
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Redis<C> {
@@ -81,27 +96,41 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Redis<C> {
     async fn run(
         &self,
         step: &'static str,
-        invocation: &ScriptInvocation<'_>,
+        script: &Script,
+        key: &Key,
+        arguments: &[&[u8]],
     ) -> Result<Reply, BackendError> {
         let mut connection = self.connection.clone();
-        let answer: Vec<Vec<u8>> = invocation
-            .invoke_async(&mut connection)
-            .await
-            .map_err(failed(step))?;
+        let name = self.name(key);
+        let mut invocation = script.key(&name);
+        for argument in arguments {
+            invocation.arg(*argument);
+        }
+        let answer: Result<Vec<Vec<u8>>, _> = invocation.invoke_async(&mut connection).await;
+        let answer = answer.map_err(|error| {
+            if error.to_string().contains("WRONGTYPE") {
+                let malformed = MalformedRecord::new(place(&name), "", "another type than a hash");
+                return BackendError::from((step, malformed));
+            }
+            failed(step)(error)
+        })?;
         let mut answer = answer.into_iter();
         let (Some(word), Some(now)) = (answer.next(), answer.next()) else {
-            return Err(malformed(step, "too few fields"));
+            return Err(odd_answer(step, "too few fields"));
         };
         Ok(Reply {
+            name,
             word,
-            now_ms: parse(&now).ok_or_else(|| malformed(step, "no time"))?,
+            now_ms: parse(&now).ok_or_else(|| odd_answer(step, "no time"))?,
             fields: answer.map(Bytes::from).collect(),
         })
     }
 }
 
 fn parse(digits: &[u8]) -> Option<u64> {
-    std::str::from_utf8(digits).ok()?.parse().ok()
+    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    // As this crate writes it: scripts compare the bytes.
+    (number.to_string().as_bytes() == digits).then_some(number)
 }
 
 impl Reply {
@@ -113,36 +142,8 @@ impl Reply {
         })
     }
 
-    fn number(&self, name: &[u8]) -> Option<u64> {
-        parse(&self.field(name)?)
-    }
-
-    /// Trusts nothing that it reads: anybody may have written to the server.
-    fn record(&self) -> Option<Record> {
-        let fingerprint = self.field(b"f")?;
-        let (algorithm, digest) = fingerprint.split_first()?;
-        let digest = <[u8; 16]>::try_from(digest).ok()?;
-        let state = State::from_number(self.number(b"s")?)?;
-        let is_completed = state == State::Completed;
-        let when = |needed: bool, number: Option<u64>| match number {
-            None if needed => None,
-            number => Some(number.unwrap_or(0)),
-        };
-        Some(Record {
-            now_ms: self.now_ms,
-            fingerprint: Fingerprint::from_raw(*algorithm, u128::from_le_bytes(digest)),
-            state,
-            token: self.number(b"t")?,
-            attempt: u32::try_from(self.number(b"a")?).ok()?,
-            created_ms: self.number(b"c")?,
-            started_ms: self.number(b"b")?,
-            lease_until_ms: when(!is_completed, self.number(b"l"))?,
-            completed_ms: when(is_completed, self.number(b"d"))?,
-            expires_ms: when(is_completed, self.number(b"e"))?,
-            checkpoint: self.field(b"n"),
-            response: self.field(b"r"),
-            principal: self.field(b"p"),
-        })
+    fn record(&self) -> Result<Record, MalformedRecord> {
+        read_record(self, self.now_ms, || place(&self.name))
     }
 
     fn found(&self, step: &'static str) -> Result<Option<Record>, BackendError> {
@@ -152,14 +153,44 @@ impl Reply {
                 let record = self.record();
                 record
                     .map(Some)
-                    .ok_or_else(|| malformed(step, "other fields than it should"))
+                    .map_err(|malformed| (step, malformed).into())
             }
-            _ => Err(malformed(step, "an unknown word")),
+            _ => Err(odd_answer(step, "an unknown word")),
         }
     }
 
     fn token(&self, step: &'static str) -> Result<u64, BackendError> {
-        self.number(b"t").ok_or_else(|| malformed(step, "no token"))
+        let token = self.field(b"t").and_then(|digits| parse(&digits));
+        token.ok_or_else(|| odd_answer(step, "no token"))
+    }
+}
+
+impl Fields for Reply {
+    fn name(field: Field) -> &'static str {
+        field.letter
+    }
+
+    fn number(&self, field: Field) -> Result<Option<u64>, String> {
+        let Some(digits) = self.field(field.letter.as_bytes()) else {
+            return Ok(None);
+        };
+        let number = parse(&digits).ok_or("what is no number of 64 bits");
+        number.map(Some).map_err(str::to_owned)
+    }
+
+    fn bytes(&self, field: Field) -> Result<Option<Bytes>, String> {
+        Ok(self.field(field.letter.as_bytes()))
+    }
+
+    fn fingerprint(&self) -> Result<Fingerprint, (&'static str, String)> {
+        let bytes = self.field(b"f").unwrap_or_default();
+        let Ok::<&[u8; 17], _>([algorithm, digest @ ..]) = bytes[..].try_into() else {
+            return Err(("f", format!("{} bytes instead of 17", bytes.len())));
+        };
+        Ok(Fingerprint::from_raw(
+            *algorithm,
+            u128::from_le_bytes(*digest),
+        ))
     }
 }
 
@@ -176,38 +207,42 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Driver for Redis<C> {
         let first_sent = claim
             .first_sent_ms
             .map_or("-1".to_owned(), |ms| ms.to_string());
-        let mut invocation = self.scripts.begin.key(self.name(&claim.key));
-        invocation
-            .arg(fingerprint(claim.fingerprint))
-            .arg(claim.lease_ms)
-            .arg(first_sent)
-            .arg(claim.retention_ms)
-            .arg(claim.state as u64);
-        let reply = self.run(step, &invocation).await?;
+        let (lease, retention) = (claim.lease_ms.to_string(), claim.retention_ms.to_string());
+        let arguments = [
+            &fingerprint(claim.fingerprint)[..],
+            lease.as_bytes(),
+            first_sent.as_bytes(),
+            retention.as_bytes(),
+            digit(claim.state),
+        ];
+        let reply = self.run(step, &self.scripts.begin, &claim.key, &arguments);
+        let reply = reply.await?;
         if reply.word == b"granted" {
             let grant = claim.started(reply.token(step)?, reply.now_ms);
             return Ok(Begun::Granted(grant));
         }
         if reply.word == b"late" {
             let too_late = claim.too_late(reply.now_ms);
-            let too_late = too_late.ok_or_else(|| malformed(step, "another time"))?;
+            let too_late = too_late.ok_or_else(|| odd_answer(step, "another time"))?;
             return Ok(Begun::TooLate(too_late));
         }
         let record = reply.found(step)?;
         record
             .map(Begun::Found)
-            .ok_or_else(|| malformed(step, "an unknown word"))
+            .ok_or_else(|| odd_answer(step, "an unknown word"))
     }
 
     async fn take(&self, claim: &NewClaim, seen: &Record) -> Result<Option<Grant>, BackendError> {
         let step = "taking a key over";
-        let mut invocation = self.scripts.take.key(self.name(&claim.key));
-        invocation
-            .arg(seen.token)
-            .arg(fingerprint(claim.fingerprint))
-            .arg(claim.lease_ms)
-            .arg(claim.state as u64);
-        let reply = self.run(step, &invocation).await?;
+        let (token, lease) = (seen.token.to_string(), claim.lease_ms.to_string());
+        let arguments = [
+            token.as_bytes(),
+            &fingerprint(claim.fingerprint)[..],
+            lease.as_bytes(),
+            digit(claim.state),
+        ];
+        let reply = self.run(step, &self.scripts.take, &claim.key, &arguments);
+        let reply = reply.await?;
         if reply.word != b"granted" {
             return Ok(None);
         }
@@ -221,28 +256,30 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Driver for Redis<C> {
         change: Change<'_>,
     ) -> Result<Written, BackendError> {
         let step = "writing as the owner of a key";
-        let mut invocation = self.scripts.write.key(self.name(key));
-        invocation.arg(token);
+        let number = match change {
+            Change::Renew { lease_ms } => lease_ms,
+            Change::Complete { retention_ms, .. } => retention_ms,
+            Change::Checkpoint(_) | Change::Release | Change::Interrupt => 0,
+        };
+        let (number, token_digits) = (number.to_string(), token.to_string());
+        let mut arguments = vec![token_digits.as_bytes()];
         match change {
-            Change::Renew { lease_ms } => invocation.arg("renew").arg(lease_ms),
-            Change::Checkpoint(note) => invocation.arg("checkpoint").arg(note),
+            Change::Renew { .. } => arguments.extend([&b"renew"[..], number.as_bytes()]),
+            Change::Checkpoint(note) => arguments.extend([b"checkpoint", note]),
             Change::Complete {
                 response,
                 principal,
-                retention_ms,
+                ..
             } => {
-                invocation.arg("complete").arg(retention_ms);
-                for (field, value) in [("r", response), ("p", principal)] {
-                    if let Some(value) = value {
-                        invocation.arg(field).arg(value);
-                    }
+                arguments.extend([&b"complete"[..], number.as_bytes()]);
+                for (field, value) in [(b"r", response), (b"p", principal)] {
+                    arguments.extend(value.into_iter().flat_map(|value| [&field[..], value]));
                 }
-                &mut invocation
             }
-            Change::Release => invocation.arg("release"),
-            Change::Interrupt => invocation.arg("interrupt"),
-        };
-        let reply = self.run(step, &invocation).await?;
+            Change::Release => arguments.push(b"release"),
+            Change::Interrupt => arguments.push(b"interrupt"),
+        }
+        let reply = self.run(step, &self.scripts.write, key, &arguments).await?;
         if reply.word == b"done" {
             return Ok(Written::Done {
                 at_ms: reply.now_ms,
@@ -254,31 +291,72 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Driver for Redis<C> {
 
     async fn read(&self, key: &Key) -> Result<Option<Record>, BackendError> {
         let step = "reading a key";
-        let invocation = self.scripts.read.key(self.name(key));
-        self.run(step, &invocation).await?.found(step)
+        let reply = self.run(step, &self.scripts.read, key, &[]).await?;
+        reply.found(step)
     }
 
     async fn remove(&self, key: &Key, force: bool) -> Result<Removal, BackendError> {
         let step = "removing a key";
-        let mut invocation = self.scripts.remove.key(self.name(key));
-        invocation.arg(u8::from(force));
-        let reply = self.run(step, &invocation).await?;
+        let force: &[u8] = if force { b"1" } else { b"0" };
+        let reply = self.run(step, &self.scripts.remove, key, &[force]).await?;
         match &reply.word[..] {
-            b"absent" => Ok(Removal::Absent),
-            b"removed" => Ok(Removal::Removed),
-            b"pending" => {
-                let attempt = reply.number(b"a").and_then(|it| u32::try_from(it).ok());
-                let attempt = attempt.ok_or_else(|| malformed(step, "no attempt"))?;
-                Ok(Removal::Pending { attempt })
-            }
-            _ => Err(malformed(step, "an unknown word")),
+            b"absent" => return Ok(Removal::Absent),
+            b"removed" => return Ok(Removal::Removed),
+            _ => {}
         }
+        Ok(match reply.found(step)? {
+            None => Removal::Absent,
+            Some(record) if record.state != State::Completed => Removal::Pending {
+                attempt: record.attempt,
+            },
+            Some(_) => Removal::Changed,
+        })
     }
 
-    async fn interrupted(&self, max: usize) -> Result<Vec<PendingKey>, BackendError> {
+    async fn interrupted(&self, max: usize) -> Result<Listed, BackendError> {
         let step = "listing interrupted keys";
+        let mut listed = Listed::default();
+        self.walk(step, |key, record| {
+            match record {
+                Ok(record) if record.state != State::Completed && !record.is_held() => {
+                    listed.keys.push(record.pending_key(key));
+                }
+                Ok(_) => {}
+                Err(malformed) => {
+                    // As many as were asked for is enough of these too.
+                    if listed.malformed.len() < max {
+                        listed.malformed.push(malformed);
+                    }
+                }
+            }
+            listed.keys.len() < max
+        })
+        .await?;
+        listed.keys.truncate(max);
+        Ok(listed)
+    }
+
+    async fn malformed(&self, max: usize) -> Result<Vec<MalformedRecord>, BackendError> {
+        let mut found = Vec::new();
+        self.walk("looking for keys that can't be read", |_, record| {
+            found.extend(record.err());
+            found.len() < max
+        })
+        .await?;
+        found.truncate(max);
+        Ok(found)
+    }
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> Redis<C> {
+    /// Looks at every key of this server, until it is told to stop.
+    async fn walk(
+        &self,
+        step: &'static str,
+        mut look: impl FnMut(Key, Result<Record, MalformedRecord>) -> bool,
+    ) -> Result<(), BackendError> {
         let mut connection = self.connection.clone();
-        let (mut listed, mut looked_at) = (Vec::new(), HashSet::new());
+        let mut looked_at = HashSet::new();
         let mut cursor = 0_u64;
         loop {
             let scan: (u64, Vec<Vec<u8>>) = redis::cmd("SCAN")
@@ -290,24 +368,35 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Driver for Redis<C> {
                 .query_async(&mut connection)
                 .await
                 .map_err(failed(step))?;
-            for key in scan
-                .1
-                .iter()
-                .filter_map(|name| name::decode(&self.prefix, name))
-            {
+            let names = scan.1.iter();
+            for key in names.filter_map(|name| name::decode(&self.prefix, name)) {
                 // A scan may give a name twice.
-                if listed.len() >= max || !looked_at.insert(key.clone()) {
+                if !looked_at.insert(key.clone()) {
                     continue;
                 }
-                let record = self.read(&key).await?;
-                let record = record.filter(|it| it.state != State::Completed && !it.is_held());
-                listed.extend(record.map(|record| record.pending_key(key)));
+                let record = match self.read(&key).await {
+                    Ok(Some(record)) => Ok(record),
+                    Ok(None) => continue,
+                    Err(error) => Err(error.malformed().cloned().ok_or(error)?),
+                };
+                if !look(key, record) {
+                    return Ok(());
+                }
             }
             cursor = scan.0;
-            if cursor == 0 || listed.len() >= max {
-                return Ok(listed);
+            if cursor == 0 {
+                return Ok(());
             }
         }
+    }
+}
+
+/// A state as its one digit.
+fn digit(state: State) -> &'static [u8] {
+    match state {
+        State::Pending => b"0",
+        State::Interrupted => b"1",
+        State::Completed => b"2",
     }
 }
 

@@ -103,9 +103,8 @@ async fn check_memory(mut connection: impl ConnectionLike) -> Result<(), Connect
         .arg("memory")
         .query_async(&mut connection)
         .await
-        .map_err(|error| {
-            ConnectError::Backend(BackendError::new("asking whether the server evicts", error))
-        })?;
+        .map_err(driver::failed("asking whether the server evicts"))
+        .map_err(ConnectError::Backend)?;
     let value = |name: &str| {
         let mut lines = memory.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))

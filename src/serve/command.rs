@@ -6,6 +6,10 @@ mod keys;
 mod lifecycle;
 mod strings;
 
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::task::Poll;
+
 use bytes::Bytes;
 
 use super::reply::Reply;
@@ -193,8 +197,84 @@ async fn find_and_run(
             let reply = lifecycle::run(shared, name, arguments).await?;
             Ok((reply, 0))
         }
+        "auth" | "hello" => {
+            let reply = connection::run_with_password(session, shared, command.name, arguments);
+            Ok((reply.await?, 0))
+        }
         name => connection::run(session, shared, name, arguments).map(|reply| (reply, 0)),
     }
+}
+
+/// The key of a request that waits for the disk by itself, if it is one: such requests on different keys
+/// may be run at once. `IDEM.WAIT` is none of them: what comes after it may count on its end.
+pub(super) fn own_key(session: &Session, request: &[Bytes]) -> Option<[Bytes; 3]> {
+    let [name, scope, operation, id, ..] = request else {
+        return None;
+    };
+    let is_own = session.is_authenticated
+        && name
+            .get(..5)
+            .is_some_and(|word| word.eq_ignore_ascii_case(b"idem."))
+        && !name.eq_ignore_ascii_case(b"idem.wait");
+    is_own.then(|| [scope, operation, id].map(Bytes::clone))
+}
+
+/// Runs requests that have an [`own_key`] at once, those on one key one after the other: their answers,
+/// in the order of the requests.
+pub(super) async fn run_together(
+    session: &Session,
+    shared: &Shared,
+    requests: Vec<([Bytes; 3], Vec<Bytes>)>,
+) -> Vec<Reply> {
+    let mut places: HashMap<_, usize> = HashMap::new();
+    let mut chains: Vec<Vec<(usize, Vec<Bytes>)>> = Vec::new();
+    let count = requests.len();
+    for (number, (key, request)) in requests.into_iter().enumerate() {
+        let place = *places.entry(key).or_insert(chains.len());
+        if place == chains.len() {
+            chains.push(Vec::new());
+        }
+        if let Some(chain) = chains.get_mut(place) {
+            chain.push((number, request));
+        }
+    }
+    let mut running: Vec<_> = chains
+        .into_iter()
+        .map(|chain| {
+            Some(Box::pin(async move {
+                let mut session = session.clone();
+                let mut answers = Vec::with_capacity(chain.len());
+                for (number, request) in chain {
+                    answers.push((number, run(&mut session, shared, &request).await.0));
+                }
+                answers
+            }))
+        })
+        .collect();
+    let mut replies = vec![Reply::Null; count];
+    poll_fn(|context| {
+        let mut is_done = true;
+        for one in &mut running {
+            let Some(chain) = one else { continue };
+            let Poll::Ready(answers) = chain.as_mut().poll(context) else {
+                is_done = false;
+                continue;
+            };
+            *one = None;
+            for (number, reply) in answers {
+                if let Some(place) = replies.get_mut(number) {
+                    *place = reply;
+                }
+            }
+        }
+        if is_done {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+    replies
 }
 
 /// As Redis says it, since clients look for it.

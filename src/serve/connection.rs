@@ -1,9 +1,11 @@
 //! One client: requests in, answers out, in order.
 //!
 //! All requests that have arrived are run, one after the other, and then there is one wait for the disk
-//! for all of them. While answers stand unread, more is read only up to a limit; so whoever sends a
+//! for all of them. Those of `IDEM.` wait by themselves, so as many as follow each other are run at once,
+//! those on one key in their order. While answers stand unread, more is read only up to a limit; so whoever sends a
 //! million requests before it reads an answer is slowed down, and costs bounded memory.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
@@ -12,12 +14,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::command;
-use super::reply::Reply;
+use super::reply::{Protocol, Reply};
 use super::request::Parser;
 use super::session::{Session, Shared};
 
 /// Requests that share a wait at most.
 const BATCH_MAX: usize = 1_024;
+/// Requests that are run at once at most.
+const TOGETHER_MAX: usize = 256;
 const READ_BYTES: usize = 16 << 10;
 /// Pieces that are read and thrown away of a client that is hung up on.
 const UNREAD_MAX: usize = 256;
@@ -30,7 +34,9 @@ struct Connection<'a> {
     parser: Parser,
     input: BytesMut,
     output: BytesMut,
-    /// Requests in `input` may be waiting for room in `output`.
+    /// Answers that have no room in `output` yet. What they hand out stands in the log, not in memory.
+    waiting: VecDeque<(Reply, u64, Protocol)>,
+    /// Requests in `input` or answers may be waiting for room in `output`.
     has_more: bool,
 }
 
@@ -46,6 +52,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         parser: Parser::default(),
         input: BytesMut::new(),
         output: BytesMut::new(),
+        waiting: VecDeque::new(),
         has_more: false,
     };
     let (mut is_stopping, mut is_flushed) = (false, true);
@@ -126,26 +133,16 @@ impl Connection<'_> {
             let start = self.output.len();
             let mut answers = Vec::new();
             self.has_more = false;
-            while !self.session.is_over {
+            loop {
                 if answers.len() == BATCH_MAX || self.output.len() >= room {
                     self.has_more = true;
                     break;
                 }
-                let limits = self.shared.limits(&self.session);
-                match self.parser.next(&mut self.input, &limits) {
-                    Ok(None) => break,
-                    Ok(Some(request)) => {
-                        let (reply, end) =
-                            command::run(&mut self.session, self.shared, &request).await;
-                        reply.encode(self.session.protocol, &mut self.output);
-                        answers.push((end, self.output.len()));
-                    }
-                    Err(error) => {
-                        let reply = Reply::error(error.to_string());
-                        reply.encode(self.session.protocol, &mut self.output);
-                        answers.push((0, self.output.len()));
-                        self.session.is_over = true;
-                    }
+                if let Some((reply, end, protocol)) = self.waiting.pop_front() {
+                    reply.encode(protocol, &mut self.output);
+                    answers.push((end, self.output.len()));
+                } else if self.session.is_over || !self.run_next().await {
+                    break;
                 }
             }
             self.confirm(start, &answers).await;
@@ -156,7 +153,7 @@ impl Connection<'_> {
         }
         if self.session.is_over {
             self.input.clear();
-            self.has_more = false;
+            self.has_more = !self.waiting.is_empty();
         }
         if self.input.is_empty() && self.input.capacity() > KEPT_BYTES {
             self.input = BytesMut::new();
@@ -164,6 +161,44 @@ impl Connection<'_> {
         if before == 0 && self.output.is_empty() && self.output.capacity() > KEPT_BYTES {
             self.output = BytesMut::new();
         }
+    }
+
+    /// Runs the next request, or as many of the next ones as may be run at once: whether there was one.
+    async fn run_next(&mut self) -> bool {
+        let mut together = Vec::new();
+        let next = loop {
+            let limits = self.shared.limits(&self.session);
+            match self.parser.next(&mut self.input, &limits) {
+                Ok(None) => break None,
+                Ok(Some(request)) => match command::own_key(&self.session, &request) {
+                    None => break Some(Ok(request)),
+                    Some(key) => together.push((key, request)),
+                },
+                Err(error) => break Some(Err(error)),
+            }
+            if together.len() == TOGETHER_MAX {
+                break None;
+            }
+        };
+        if !together.is_empty() {
+            let replies = command::run_together(&self.session, self.shared, together).await;
+            let protocol = self.session.protocol;
+            let replies = replies.into_iter().map(|reply| (reply, 0, protocol));
+            self.waiting.extend(replies);
+        }
+        match next {
+            None => return !self.waiting.is_empty(),
+            Some(Ok(request)) => {
+                let (reply, end) = command::run(&mut self.session, self.shared, &request).await;
+                self.waiting.push_back((reply, end, self.session.protocol));
+            }
+            Some(Err(error)) => {
+                let reply = Reply::error(error.to_string());
+                self.waiting.push_back((reply, 0, self.session.protocol));
+                self.session.is_over = true;
+            }
+        }
+        true
     }
 
     /// Waits until all answers from `start` on may be given. Where the disk fails, those that it failed

@@ -48,7 +48,7 @@ mod connection;
 pub(crate) mod glob;
 mod options;
 mod reply;
-mod request;
+pub(crate) mod request;
 mod server;
 mod session;
 mod tls;

@@ -14,6 +14,38 @@ const NUMBER_LINE_BYTES_MAX: usize = 32;
 /// Bytes of a request in one line.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 
+/// Reads all requests in bytes that arrive in pieces of a size, and checks what the reader promises: for
+/// a fuzzer. The requests, or what ended them.
+#[cfg(feature = "testing")]
+pub(crate) fn read_all(bytes: &[u8], piece: usize) -> Result<Vec<Vec<Bytes>>, String> {
+    let limits = RequestLimits {
+        arguments: 16,
+        argument_bytes: 256,
+        bytes: 512,
+    };
+    let (mut parser, mut input, mut requests) = (Parser::default(), BytesMut::new(), Vec::new());
+    for piece in bytes.chunks(piece.max(1)) {
+        input.extend_from_slice(piece);
+        loop {
+            let request = parser.next(&mut input, &limits);
+            assert!(
+                parser.bytes <= limits.bytes || request.is_err(),
+                "it keeps too much"
+            );
+            let Some(request) = request.map_err(|error| error.to_string())? else {
+                break;
+            };
+            assert!((1..=limits.arguments).contains(&request.len()));
+            requests.push(request);
+        }
+        assert!(
+            input.len() <= INLINE_BYTES_MAX + piece.len(),
+            "it waits for too much"
+        );
+    }
+    Ok(requests)
+}
+
 /// What a request may be at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestLimits {

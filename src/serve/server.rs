@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
+use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
@@ -24,6 +24,8 @@ use crate::values::Values;
 
 /// How long to wait after an accept failed: for want of descriptors, as a rule.
 const AFTER_FAILURE: Duration = Duration::from_millis(50);
+/// Clients of a Unix socket that may wait to be accepted.
+const BACKLOG: u32 = 1_024;
 
 /// A server at work. Dropped, it stops at once.
 #[derive(Debug)]
@@ -93,6 +95,7 @@ impl Server {
             started: Instant::now(),
             clients: AtomicUsize::new(0),
             next_client: AtomicU64::new(1),
+            guess: Mutex::new(()),
         });
         let mut listeners = JoinSet::new();
         for (listener, acceptor) in tcp {
@@ -174,9 +177,14 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         }
         std::fs::remove_file(path)?;
     }
-    let listener = UnixListener::bind(path)?;
+    let socket = UnixSocket::new_stream()?;
+    // On Linux a path gets the mode of the socket that is bound to it, so it never has a wider one.
+    // Elsewhere it has one for a moment, in which nobody can connect: nothing listens yet.
+    #[cfg(target_os = "linux")]
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+    socket.bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    socket.listen(BACKLOG)
 }
 
 /// Accepts clients until the server stops; those who are still there.

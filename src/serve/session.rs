@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 
 use super::command::Guards;
 use super::options::ServeOptions;
@@ -25,6 +25,8 @@ pub(super) struct Shared {
     /// A permit for each TLS handshake that may be under way.
     pub(super) handshakes: Semaphore,
     pub(super) next_client: AtomicU64,
+    /// Held while a password is looked at, and for a while after a wrong one.
+    pub(super) guess: Mutex<()>,
 }
 
 impl Shared {
@@ -59,12 +61,13 @@ impl Shared {
 }
 
 /// One client.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Session {
     pub(super) id: u64,
     pub(super) protocol: Protocol,
     pub(super) is_authenticated: bool,
     pub(super) name: Bytes,
+    pub(super) wrong_passwords: u32,
     /// It said good-bye.
     pub(super) is_over: bool,
 }
@@ -76,6 +79,7 @@ impl Session {
             protocol: Protocol::Resp2,
             is_authenticated: shared.options.password.is_none(),
             name: Bytes::new(),
+            wrong_passwords: 0,
             is_over: false,
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::Semaphore;
 
-use crate::backend::{Backend, BackendError, BackendLimits, Outcome};
+use crate::backend::{Backend, BackendError, BackendLimits, MalformedRecord, Outcome};
 use crate::error::{AdminError, ClaimError};
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
@@ -59,6 +59,19 @@ impl<D: Driver> SharedBackend<D> {
                 options,
             }),
         })
+    }
+
+    /// Up to `max` keys that can't be read, because somebody else wrote to the table or the server.
+    ///
+    /// They are refused to everybody who claims them, left out of
+    /// [`interrupted`](Backend::interrupted), and never reaped. Looks at every key, so it takes its time:
+    /// for operators, not for requests.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError`]: the server refuses or can't be reached.
+    pub async fn malformed(&self, max: usize) -> Result<Vec<MalformedRecord>, BackendError> {
+        self.driver().malformed(max).await
     }
 
     pub(crate) fn driver(&self) -> &D {
@@ -139,7 +152,7 @@ impl<D: Driver> Inner<D> {
 /// The error of a call that looked [`ROUNDS_MAX`] times.
 pub(crate) fn changing(step: &'static str) -> BackendError {
     let source = format!("the key changed at each of {ROUNDS_MAX} looks");
-    BackendError::new(step, source)
+    BackendError::refused(step, source)
 }
 
 /// The result of a task, which goes on where its caller stops waiting. A runtime that shuts down ends
@@ -230,8 +243,13 @@ impl<D: Driver> Backend for SharedBackend<D> {
         }
     }
 
+    /// What can't be read is left out, with a warning: see [`malformed`](SharedBackend::malformed).
     async fn interrupted(&self, max: usize) -> Result<Vec<PendingKey>, ClaimError> {
-        Ok(self.driver().interrupted(max).await?)
+        let listed = self.driver().interrupted(max).await?;
+        for malformed in &listed.malformed {
+            tracing::warn!(%malformed, "a key is left out of a listing");
+        }
+        Ok(listed.keys)
     }
 
     fn downstream_key(&self, key: &Key, fingerprint: Fingerprint, label: &str) -> String {

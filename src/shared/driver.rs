@@ -4,7 +4,7 @@ use std::future::Future;
 
 use bytes::Bytes;
 
-use crate::backend::{BackendError, Outcome};
+use crate::backend::{BackendError, MalformedRecord, Outcome};
 use crate::claim::TooLate;
 use crate::clock::time;
 use crate::fingerprint::Fingerprint;
@@ -49,11 +49,14 @@ pub trait Driver: Clone + Send + Sync + 'static {
         force: bool,
     ) -> impl Future<Output = Result<Removal, BackendError>> + Send;
 
-    /// Reads up to `max` keys that are interrupted.
-    fn interrupted(
+    /// Reads up to `max` keys that are interrupted, and tells what it could not read on the way.
+    fn interrupted(&self, max: usize) -> impl Future<Output = Result<Listed, BackendError>> + Send;
+
+    /// Looks at every key, for up to `max` that can't be read.
+    fn malformed(
         &self,
         max: usize,
-    ) -> impl Future<Output = Result<Vec<PendingKey>, BackendError>> + Send;
+    ) -> impl Future<Output = Result<Vec<MalformedRecord>, BackendError>> + Send;
 }
 
 /// A claim with everything that a server needs to know.
@@ -115,7 +118,17 @@ pub enum Written {
     /// Done, at this time of the server.
     Done { at_ms: u64 },
     /// The token holds the key no longer; the attempt that does, if it is known.
-    Lost { new_attempt: Option<u32> },
+    Lost {
+        new_attempt: Option<u32>,
+        is_absent: bool,
+    },
+}
+
+/// What a listing met.
+#[derive(Debug, Default)]
+pub struct Listed {
+    pub(crate) keys: Vec<PendingKey>,
+    pub(crate) malformed: Vec<MalformedRecord>,
 }
 
 /// What a removal found.
@@ -197,8 +210,12 @@ impl Written {
             }
             Some(record) if record.token != token => Self::Lost {
                 new_attempt: Some(record.attempt),
+                is_absent: false,
             },
-            _ => Self::Lost { new_attempt: None },
+            _ => Self::Lost {
+                new_attempt: None,
+                is_absent: found.is_none(),
+            },
         }
     }
 }

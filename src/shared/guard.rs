@@ -36,6 +36,8 @@ pub struct SharedGuard<D: Driver> {
     lost: Arc<AtomicBool>,
     /// Whether dropping it says nothing any more.
     has_ended: bool,
+    /// Whether a release may have been done whose answer was lost.
+    may_be_released: bool,
 }
 
 /// What a claim asked for.
@@ -69,6 +71,7 @@ impl<D: Driver> SharedGuard<D> {
             renewal,
             lost,
             has_ended: false,
+            may_be_released: false,
         }
     }
 
@@ -85,7 +88,11 @@ impl<D: Driver> SharedGuard<D> {
             .await?
         {
             Written::Done { at_ms } => Ok(at_ms),
-            Written::Lost { new_attempt } => {
+            // What was asked for before, and not answered.
+            Written::Lost {
+                is_absent: true, ..
+            } if self.may_be_released && matches!(change, Change::Release) => Ok(0),
+            Written::Lost { new_attempt, .. } => {
                 self.lost.store(true, Ordering::Relaxed);
                 Err(WriteError::LeaseLost { new_attempt })
             }
@@ -110,6 +117,7 @@ impl<D: Driver> SharedGuard<D> {
     }
 
     async fn finish(mut self, change: Change<'_>) -> Result<u64, FinishError<Self>> {
+        let is_release = matches!(change, Change::Release);
         match self.write(change).await {
             Ok(at_ms) => {
                 self.has_ended = true;
@@ -119,7 +127,12 @@ impl<D: Driver> SharedGuard<D> {
                 self.has_ended = true;
                 Err(FinishError::lost(error))
             }
-            Err(error) => Err(FinishError::held(error, self)),
+            Err(error) => {
+                if let WriteError::Backend(failed) = &error {
+                    self.may_be_released |= is_release && failed.is_outcome_unknown();
+                }
+                Err(FinishError::held(error, self))
+            }
         }
     }
 

@@ -8,6 +8,7 @@
 mod backend;
 mod clock;
 mod driver;
+mod fields;
 mod guard;
 mod options;
 mod record;
@@ -19,7 +20,8 @@ pub use self::options::{SharedOptions, SharedOptionsError};
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::backend::{ROUNDS_MAX, changing};
-pub(crate) use self::driver::{Begun, Change, Grant, NewClaim, Removal, Written};
+pub(crate) use self::driver::{Begun, Change, Grant, Listed, NewClaim, Removal, Written};
+pub(crate) use self::fields::{Field, Fields, read_record};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::guard::{check_answer, previous};
 pub(crate) use self::record::{Record, State, judge};

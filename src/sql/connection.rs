@@ -5,9 +5,10 @@ use std::future::Future;
 use bytes::Bytes;
 use sqlx::{Error, Row as _};
 
+use crate::backend::MalformedRecord;
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
-use crate::shared::{Record, State};
+use crate::shared::{Field, Fields, Record, read_record};
 use crate::sql::statements::Statements;
 
 /// A parameter.
@@ -26,6 +27,8 @@ pub enum Row {
     Numbers(u64, u64),
     /// A key and what it is.
     Record(Box<(Key, Record)>),
+    /// A key that can't be read.
+    Malformed(MalformedRecord),
 }
 
 /// Which of the two a statement returns.
@@ -67,68 +70,121 @@ impl Row {
     pub(crate) fn numbers(self) -> Option<(u64, u64)> {
         match self {
             Self::Numbers(first, second) => Some((first, second)),
-            Self::Record(_) => None,
+            Self::Record(_) | Self::Malformed(_) => None,
         }
     }
 
-    pub(crate) fn record(self) -> Option<(Key, Record)> {
+    pub(crate) fn record(self) -> Option<Result<(Key, Record), MalformedRecord>> {
         match self {
-            Self::Record(record) => Some(*record),
+            Self::Record(record) => Some(Ok(*record)),
+            Self::Malformed(malformed) => Some(Err(malformed)),
             Self::Numbers(..) => None,
         }
     }
 }
 
-fn malformed(what: &str) -> Error {
-    Error::Decode(format!("a row of the table oncekey has {what}").into())
+fn place(key: &Key) -> String {
+    format!("the row of {key} in the table oncekey")
 }
 
-/// Trusts nothing that it reads: a row may have been written by anybody.
+/// What a row has in a column, of whatever type: a table may have been altered.
 macro_rules! read_row {
     ($row:expr, $shape:expr) => {{
         let row = $row;
-        let number = |index: usize| -> Result<u64, Error> {
-            let number = row.try_get::<Option<i64>, _>(index)?.unwrap_or(0);
-            u64::try_from(number).map_err(|_| malformed("a negative number"))
-        };
-        let bytes = |index: usize| -> Result<Option<Bytes>, Error> {
-            Ok(row.try_get::<Option<Vec<u8>>, _>(index)?.map(Bytes::from))
-        };
         match $shape {
-            Shape::Numbers => Ok(Row::Numbers(number(0)?, number(1)?)),
-            Shape::Record => {
-                let part = |index| bytes(index).map(Option::unwrap_or_default);
-                let key = Key::new(part(14)?, part(15)?, part(16)?)
-                    .map_err(|_| malformed("a key that is none"))?;
-                let algorithm =
-                    u8::try_from(number(1)?).map_err(|_| malformed("no such algorithm"))?;
-                let digest = <[u8; 16]>::try_from(&*part(2)?)
-                    .map_err(|_| malformed("a digest that is not 16 bytes long"))?;
-                let record = Record {
-                    now_ms: number(0)?,
-                    fingerprint: Fingerprint::from_raw(algorithm, u128::from_le_bytes(digest)),
-                    state: State::from_number(number(3)?)
-                        .ok_or_else(|| malformed("no such state"))?,
-                    token: number(4)?,
-                    attempt: u32::try_from(number(5)?)
-                        .map_err(|_| malformed("too large an attempt"))?,
-                    created_ms: number(6)?,
-                    started_ms: number(7)?,
-                    lease_until_ms: number(8)?,
-                    completed_ms: number(9)?,
-                    expires_ms: number(10)?,
-                    checkpoint: bytes(11)?,
-                    response: bytes(12)?,
-                    principal: bytes(13)?,
+            Shape::Numbers => {
+                let number = |index: usize| -> Result<u64, Error> {
+                    let number: i64 = row.try_get(index)?;
+                    u64::try_from(number).map_err(|error| Error::Decode(error.into()))
                 };
-                Ok(Row::Record(Box::new((key, record))))
+                Ok(Row::Numbers(number(0)?, number(1)?))
+            }
+            Shape::Record => {
+                let now_ms = row.number_in("now_ms").ok().flatten();
+                let now_ms = now_ms.ok_or(Error::Decode("the server tells no time".into()))?;
+                let part = |column| row.bytes_in(column).map(Option::unwrap_or_default);
+                let parts = (part("scope"), part("operation"), part("id"));
+                let (Ok(scope), Ok(operation), Ok(id)) = parts else {
+                    return Ok(Row::Malformed(MalformedRecord::new(
+                        "a row of the table oncekey".to_owned(),
+                        "scope, operation or id",
+                        "another type than bytes",
+                    )));
+                };
+                let Ok(key) = Key::new(&scope, &operation, &id) else {
+                    let parts = [&scope, &operation, &id].map(|part| part.escape_ascii());
+                    let [scope, operation, id] = parts;
+                    return Ok(Row::Malformed(MalformedRecord::new(
+                        format!(
+                            "the row \"{scope}\", \"{operation}\", \"{id}\" in the table oncekey"
+                        ),
+                        "scope, operation or id",
+                        "what makes no key",
+                    )));
+                };
+                Ok(match read_record(row, now_ms, || place(&key)) {
+                    Ok(record) => Row::Record(Box::new((key, record))),
+                    Err(malformed) => Row::Malformed(malformed),
+                })
             }
         }
     }};
 }
 
+/// The columns of a row by their names.
+trait Columns {
+    fn number_in(&self, column: &'static str) -> Result<Option<u64>, String>;
+    fn bytes_in(&self, column: &'static str) -> Result<Option<Bytes>, String>;
+}
+
+impl<R: Columns> Fields for R {
+    fn name(field: Field) -> &'static str {
+        field.column
+    }
+
+    fn number(&self, field: Field) -> Result<Option<u64>, String> {
+        self.number_in(field.column)
+    }
+
+    fn bytes(&self, field: Field) -> Result<Option<Bytes>, String> {
+        self.bytes_in(field.column)
+    }
+
+    fn fingerprint(&self) -> Result<Fingerprint, (&'static str, String)> {
+        let algorithm = self.number_in("algorithm");
+        let algorithm = algorithm.map_err(|problem| ("algorithm", problem))?;
+        let algorithm = algorithm.and_then(|number| u8::try_from(number).ok());
+        let algorithm = algorithm.ok_or(("algorithm", "no number up to 255".to_owned()))?;
+        let digest = self
+            .bytes_in("digest")
+            .map_err(|problem| ("digest", problem))?;
+        let digest = digest.unwrap_or_default();
+        let bytes = <[u8; 16]>::try_from(&*digest)
+            .map_err(|_| ("digest", format!("{} bytes instead of 16", digest.len())))?;
+        Ok(Fingerprint::from_raw(algorithm, u128::from_le_bytes(bytes)))
+    }
+}
+
 macro_rules! connection {
-    ($connection:ty, $statements:ident, $makes_tokens:literal, $locked:expr) => {
+    ($connection:ty, $row:ty, $statements:ident, $makes_tokens:literal, $locked:expr) => {
+        impl Columns for $row {
+            fn number_in(&self, column: &'static str) -> Result<Option<u64>, String> {
+                let number: Option<i64> =
+                    self.try_get(column).map_err(|error| error.to_string())?;
+                let Some(number) = number else {
+                    return Ok(None);
+                };
+                let checked = u64::try_from(number).map(Some);
+                checked.map_err(|_| format!("the negative number {number}"))
+            }
+
+            fn bytes_in(&self, column: &'static str) -> Result<Option<Bytes>, String> {
+                let bytes: Option<Vec<u8>> =
+                    self.try_get(column).map_err(|error| error.to_string())?;
+                Ok(bytes.map(Bytes::from))
+            }
+        }
+
         impl Connection for $connection {
             const MAKES_TOKENS: bool = $makes_tokens;
 
@@ -153,7 +209,8 @@ macro_rules! connection {
                     };
                 }
                 let rows = query.fetch_all(self).await?;
-                rows.iter().map(|row| read_row!(row, shape)).collect()
+                let read = |row: &$row| -> Result<Row, Error> { read_row!(row, shape) };
+                rows.iter().map(read).collect()
             }
 
             async fn execute(
@@ -184,7 +241,19 @@ macro_rules! connection {
 
 // Lock not available.
 #[cfg(feature = "postgres")]
-connection!(sqlx::PgConnection, POSTGRES, false, ["55P03"]);
+connection!(
+    sqlx::PgConnection,
+    sqlx::postgres::PgRow,
+    POSTGRES,
+    false,
+    ["55P03"]
+);
 // SQLITE_BUSY and SQLITE_BUSY_SNAPSHOT.
 #[cfg(feature = "sqlite")]
-connection!(sqlx::SqliteConnection, SQLITE, true, ["5", "517"]);
+connection!(
+    sqlx::SqliteConnection,
+    sqlx::sqlite::SqliteRow,
+    SQLITE,
+    true,
+    ["5", "517"]
+);

@@ -2,10 +2,9 @@
 
 use sqlx::Error;
 
-use crate::backend::BackendError;
+use crate::backend::{BackendError, MalformedRecord};
 use crate::key::Key;
-use crate::listing::PendingKey;
-use crate::shared::{Begun, Change, Driver, Grant, NewClaim, Record, Removal, Written};
+use crate::shared::{Begun, Change, Driver, Grant, Listed, NewClaim, Record, Removal, Written};
 use crate::sql::steps;
 
 /// Steps of one claim are repeated so often where the database could not order them.
@@ -13,7 +12,30 @@ const RETRIES_MAX: usize = 8;
 
 /// What a failed statement of its own means.
 pub(super) fn failed(step: &'static str) -> impl Fn(Error) -> BackendError {
-    move |error| BackendError::new(step, error)
+    move |error| match error {
+        Error::Decode(source) => match source.downcast::<MalformedRecord>() {
+            Ok(malformed) => BackendError::from((step, *malformed)),
+            Err(source) => BackendError::new(step, Error::Decode(source)),
+        },
+        Error::PoolTimedOut | Error::PoolClosed => BackendError::refused(step, error),
+        Error::Database(ref refusal) if is_undone(refusal.code().as_deref()) => {
+            BackendError::refused(step, error)
+        }
+        error => BackendError::new(step, error),
+    }
+}
+
+/// Whether a statement that ended with this code did nothing. A server that goes away may have done it
+/// before, and says so in the classes 08 and 57P; 40003 is "completion unknown". SQLite's codes are
+/// shorter; a disk that fails (10) may have failed at the end of a commit.
+fn is_undone(code: Option<&str>) -> bool {
+    let Some(code) = code else {
+        return false;
+    };
+    match code.parse::<u32>() {
+        Ok(number) if code.len() < 5 => number & 0xff != 10,
+        _ => !(code.starts_with("08") || code.starts_with("57P") || code == "40003"),
+    }
 }
 
 /// Serialization failures and deadlocks: nothing was done, and trying again is what they ask for.
@@ -84,9 +106,15 @@ macro_rules! driver {
                 ))
             }
 
-            async fn interrupted(&self, max: usize) -> Result<Vec<PendingKey>, BackendError> {
+            async fn interrupted(&self, max: usize) -> Result<Listed, BackendError> {
                 on_pool!(self.pool, "listing interrupted keys", |it| {
                     steps::interrupted(it, max)
+                })
+            }
+
+            async fn malformed(&self, max: usize) -> Result<Vec<MalformedRecord>, BackendError> {
+                on_pool!(self.pool, "looking for rows that can't be read", |it| {
+                    steps::malformed(it, max)
                 })
             }
         }

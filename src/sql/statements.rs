@@ -12,6 +12,27 @@ macro_rules! columns {
     };
 }
 
+/// Whether a row can be read, by the rules of `shared::fields`: unknown counts as no. `$whole` says of
+/// one column that it has a whole number, where a column may have anything.
+macro_rules! is_readable {
+    ($digest:literal, $whole:literal) => {
+        concat!(
+            "((k.state BETWEEN 0 AND 2 AND k.algorithm BETWEEN 0 AND 255 AND ",
+            $digest,
+            " \
+             AND k.token BETWEEN 1 AND 9007199254740990 AND k.attempt BETWEEN 1 AND 4294967295 \
+             AND k.created_ms BETWEEN 0 AND 253402300799999 \
+             AND k.started_ms BETWEEN 0 AND 253402300799999 \
+             AND (CASE WHEN k.state = 2 THEN k.completed_ms ELSE k.lease_until_ms END) \
+             BETWEEN 0 AND 253402300799999 \
+             AND (CASE WHEN k.state = 2 THEN k.expires_ms ELSE 0 END) \
+             BETWEEN 0 AND 253402300799999",
+            $whole,
+            ") IS TRUE)"
+        )
+    };
+}
+
 /// The statements of one dialect.
 #[derive(Debug)]
 pub struct Statements {
@@ -26,13 +47,17 @@ pub struct Statements {
     pub(crate) interrupt: &'static str,
     pub(crate) remove: &'static str,
     pub(crate) interrupted: &'static str,
+    pub(crate) malformed_open: &'static str,
+    pub(crate) malformed: &'static str,
     pub(crate) reap: &'static str,
 }
 
 /// `$now` is the server's time in ms, `$token` the next token, `$latest` the greater of two numbers,
-/// `$skip` leaves out rows that somebody else has locked.
+/// `$skip` leaves out rows that somebody else has locked, `$readable` is the condition of a row that can
+/// be read. What is returned of a row beside the token is what was just written there, so that nothing
+/// old can make the answer unreadable.
 macro_rules! statements {
-    ($now:literal, $token:literal, $latest:literal, $skip:literal) => {
+    ($now:literal, $token:literal, $latest:literal, $skip:literal, $readable:expr) => {
         Statements {
             begin: concat!(
                 "INSERT INTO oncekey (scope, operation, id, algorithm, digest, state, token, attempt, \
@@ -72,7 +97,7 @@ macro_rules! statements {
             ),
             checkpoint: "UPDATE oncekey SET checkpoint = $5 \
                  WHERE scope = $1 AND operation = $2 AND id = $3 AND token = $4 AND state = 0 \
-                 RETURNING token, created_ms",
+                 RETURNING token, CAST(0 AS BIGINT)",
             // $8: the state that it may be in besides pending.
             complete: concat!(
                 "UPDATE oncekey SET state = 2, response = $5, principal = $6, checkpoint = NULL, \
@@ -80,33 +105,41 @@ macro_rules! statements {
                  expires_ms = ", $latest, "(n.now_ms, started_ms) + $7 \
                  FROM (SELECT ", $now, " AS now_ms) AS n \
                  WHERE scope = $1 AND operation = $2 AND id = $3 AND token = $4 \
-                 AND (state = 0 OR state = $8) \
+                 AND (state = 0 OR state = $8) AND started_ms BETWEEN 0 AND 253402300799999 \
                  RETURNING token, completed_ms"
             ),
             release: "DELETE FROM oncekey \
                  WHERE scope = $1 AND operation = $2 AND id = $3 AND token = $4 \
                  AND (state = 0 OR state = $5) \
-                 RETURNING token, created_ms",
+                 RETURNING token, CAST(0 AS BIGINT)",
             interrupt: "UPDATE oncekey SET state = 1 \
                  WHERE scope = $1 AND operation = $2 AND id = $3 AND token = $4 AND state = 0 \
-                 RETURNING token, created_ms",
+                 RETURNING token, CAST(0 AS BIGINT)",
             remove: concat!(
                 "DELETE FROM oncekey WHERE scope = $1 AND operation = $2 AND id = $3 \
                  AND ($4 = 1 OR state = 2) \
                  RETURNING CAST(CASE WHEN state = 2 AND expires_ms <= ", $now, " THEN 0 ELSE 1 END \
-                 AS BIGINT), \
-                 created_ms"
+                 AS BIGINT), CAST(0 AS BIGINT)"
             ),
             interrupted: concat!(
                 "SELECT ", columns!(), " FROM (SELECT ", $now, " AS now_ms) AS n, oncekey AS k \
-                 WHERE k.state < 2 AND (k.state = 1 OR k.lease_until_ms <= n.now_ms) \
-                 ORDER BY k.created_ms LIMIT $1"
+                 WHERE k.state < 2 AND (k.state = 1 OR k.lease_until_ms <= n.now_ms) AND ", $readable,
+                " ORDER BY k.created_ms LIMIT $1"
+            ),
+            malformed_open: concat!(
+                "SELECT ", columns!(), " FROM (SELECT ", $now, " AS now_ms) AS n, oncekey AS k \
+                 WHERE k.state < 2 AND NOT ", $readable, " LIMIT $1"
+            ),
+            malformed: concat!(
+                "SELECT ", columns!(), " FROM (SELECT ", $now, " AS now_ms) AS n, oncekey AS k \
+                 WHERE NOT ", $readable, " LIMIT $1"
             ),
             // The batch is chosen once, as a table of its own: PostgreSQL may run a subquery anew for
             // each row, and a limit then limits nothing.
             reap: concat!(
-                "WITH expired AS (SELECT scope, operation, id FROM oncekey \
-                 WHERE state = 2 AND expires_ms <= ", $now, " ORDER BY expires_ms LIMIT $1", $skip, ") \
+                "WITH expired AS (SELECT k.scope, k.operation, k.id FROM oncekey AS k \
+                 WHERE k.state = 2 AND k.expires_ms <= ", $now, " AND ", $readable,
+                " ORDER BY k.expires_ms LIMIT $1", $skip, ") \
                  DELETE FROM oncekey \
                  WHERE (scope, operation, id) IN (SELECT scope, operation, id FROM expired) \
                  AND state = 2 AND expires_ms <= ", $now
@@ -120,7 +153,8 @@ pub(crate) static POSTGRES: Statements = statements!(
     "CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS BIGINT)",
     "nextval('oncekey_token')",
     "GREATEST",
-    " FOR UPDATE SKIP LOCKED"
+    " FOR UPDATE SKIP LOCKED",
+    is_readable!("length(k.digest) = 16 AND length(k.id) > 0", "")
 );
 
 #[cfg(feature = "sqlite")]
@@ -128,5 +162,14 @@ pub(crate) static SQLITE: Statements = statements!(
     "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)",
     "(SELECT value FROM oncekey_token)",
     "MAX",
-    ""
+    "",
+    is_readable!(
+        "typeof(k.digest) = 'blob' AND length(k.digest) = 16 AND typeof(k.id) = 'blob' \
+         AND length(k.id) > 0",
+        " AND typeof(k.state) = 'integer' AND typeof(k.algorithm) = 'integer' \
+         AND typeof(k.token) = 'integer' AND typeof(k.attempt) = 'integer' \
+         AND typeof(k.created_ms) = 'integer' AND typeof(k.started_ms) = 'integer' \
+         AND typeof(CASE WHEN k.state = 2 THEN k.completed_ms ELSE k.lease_until_ms END) = 'integer' \
+         AND typeof(CASE WHEN k.state = 2 THEN k.expires_ms ELSE 0 END) = 'integer'"
+    )
 );

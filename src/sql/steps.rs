@@ -2,9 +2,9 @@
 
 use sqlx::Error;
 
+use crate::backend::MalformedRecord;
 use crate::key::Key;
-use crate::listing::PendingKey;
-use crate::shared::{Begun, Change, Grant, NewClaim, Record, Removal, State, Written};
+use crate::shared::{Begun, Change, Grant, Listed, NewClaim, Record, Removal, State, Written};
 use crate::sql::connection::{Connection, Row, Shape, Value};
 
 /// No state: what a caller's transaction may complete or release besides, where there is none.
@@ -182,7 +182,8 @@ pub(crate) async fn read<C: Connection>(
     let rows = connection
         .rows(C::statements().read, &key_values(key), Shape::Record)
         .await?;
-    let record = rows.into_iter().next().and_then(Row::record);
+    let record = rows.into_iter().next().and_then(Row::record).transpose();
+    let record = record.map_err(|malformed| Error::Decode(malformed.into()))?;
     Ok(record.map(|(_, record)| record))
 }
 
@@ -212,15 +213,42 @@ pub(crate) async fn remove<C: Connection>(
 pub(crate) async fn interrupted<C: Connection>(
     connection: &mut C,
     max: usize,
-) -> Result<Vec<PendingKey>, Error> {
+) -> Result<Listed, Error> {
+    let sql = C::statements().interrupted;
+    let mut listed = Listed::default();
+    for record in records(connection, sql, max).await? {
+        match record {
+            Ok((key, record)) => listed.keys.push(record.pending_key(key)),
+            Err(malformed) => listed.malformed.push(malformed),
+        }
+    }
+    let left = max.saturating_sub(listed.malformed.len());
+    let sql = C::statements().malformed_open;
+    let malformed = records(connection, sql, left).await?;
+    listed
+        .malformed
+        .extend(malformed.into_iter().filter_map(Result::err));
+    Ok(listed)
+}
+
+/// See [`Driver::malformed`](crate::shared::Driver::malformed).
+pub(crate) async fn malformed<C: Connection>(
+    connection: &mut C,
+    max: usize,
+) -> Result<Vec<MalformedRecord>, Error> {
+    let sql = C::statements().malformed;
+    let found = records(connection, sql, max).await?;
+    Ok(found.into_iter().filter_map(Result::err).collect())
+}
+
+async fn records<C: Connection>(
+    connection: &mut C,
+    sql: &'static str,
+    max: usize,
+) -> Result<Vec<Result<(Key, Record), MalformedRecord>>, Error> {
     let values = [Value::Number(max as u64)];
-    let rows = connection
-        .rows(C::statements().interrupted, &values, Shape::Record)
-        .await?;
-    let records = rows.into_iter().filter_map(Row::record);
-    Ok(records
-        .map(|(key, record)| record.pending_key(key))
-        .collect())
+    let rows = connection.rows(sql, &values, Shape::Record).await?;
+    Ok(rows.into_iter().filter_map(Row::record).collect())
 }
 
 /// Removes up to `max` results that have expired; how many it removed.

@@ -211,7 +211,7 @@ impl TransactionOperation {
         let written = steps::write(connection, key, token, change, also_from).await;
         match written.map_err(failed("writing in a transaction"))? {
             Written::Done { at_ms } => Ok(at_ms),
-            Written::Lost { new_attempt } => Err(WriteError::LeaseLost { new_attempt }),
+            Written::Lost { new_attempt, .. } => Err(WriteError::LeaseLost { new_attempt }),
         }
     }
 }

@@ -9,4 +9,5 @@ mod keys;
 #[allow(dead_code, reason = "each uses its part")]
 mod servers;
 mod shadow;
+mod walk;
 mod world;

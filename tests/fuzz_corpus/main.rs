@@ -23,6 +23,8 @@ mod meta;
 mod model;
 mod operations;
 mod records;
+#[cfg(feature = "serve")]
+mod requests;
 #[allow(dead_code, reason = "only a part of it is used here")]
 #[path = "../lost_power/script.rs"]
 mod script;
@@ -148,4 +150,11 @@ fn the_corpus_of_key_headers_holds() {
 fn the_corpus_of_stored_responses_holds() {
     keep("http_response", seeds::responses());
     at_least(replay("http_response", http::response), 4, 8);
+}
+
+#[cfg(feature = "serve")]
+#[test]
+fn the_corpus_of_requests_holds() {
+    keep("serve_request", seeds::requests());
+    at_least(replay("serve_request", requests::run), 6, 14);
 }

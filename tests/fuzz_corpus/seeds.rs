@@ -90,6 +90,44 @@ pub fn tickets() -> Seeds {
     seeds
 }
 
+/// What clients of the server send, and what others do.
+#[cfg(feature = "serve")]
+pub fn requests() -> Seeds {
+    let values: [&[u8]; 26] = [
+        b"*1\r\n$4\r\nPING\r\n",
+        b"PING\r\n",
+        b"\r\n\n  \r\nPING a\n",
+        b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$0\r\n\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n",
+        b"*0\r\n*-1\r\n*1\r\n$4\r\nQUIT\r\n",
+        b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\nPING\r\n",
+        b"*6\r\n$10\r\nIDEM.CLAIM\r\n$1\r\ns\r\n$1\r\no\r\n$2\r\n\r\n\r\n$5\r\nLEASE\r\n$4\r\n5000\r\n",
+        b"*1\r\n$4\r\nPI",
+        b"*17\r\n",
+        b"*1000000000\r\n",
+        b"*99999999999999999999\r\n",
+        b"*+1\r\n",
+        b"*01\r\n",
+        b"*\r\n",
+        b"*1\n$4\nPING\n",
+        b"*1\r\n:1\r\n",
+        b"*1\r\n*1\r\n$1\r\na\r\n",
+        b"*1\r\n$-1\r\n",
+        b"*1\r\n$257\r\n",
+        b"*1\r\n$9223372036854775807\r\n",
+        b"*1\r\n$1\r\nab\r\n",
+        b"*1\r\n$4\r\nPING\n\r",
+        b"SET \"a b\" c\r\n",
+        b"a b c d e f g h i j k l m n o p q\r\n",
+        b"*00000000000000000000000000000000000001",
+        b"POST / HTTP/1.1\r\nHost: x\r\n\r\n",
+    ];
+    let seed = |(number, value): (usize, &[u8])| {
+        let piece = [255, 1, 3][number % 3];
+        (format!("seed-request-{number}"), of(piece, value))
+    };
+    values.into_iter().enumerate().map(seed).collect()
+}
+
 #[cfg(feature = "http")]
 pub fn key_headers() -> Seeds {
     let values: [&[u8]; 24] = [

@@ -1,5 +1,6 @@
 //! Real clients and hostile ones, against the server as a process of its own.
 
+mod bounds;
 mod differential;
 mod migration;
 mod tls;

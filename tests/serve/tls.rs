@@ -337,3 +337,56 @@ fn a_public_address_is_protected_by_certificates_of_clients_and_not_by_tls_alone
     let server = start(known).unwrap();
     runtime.block_on(server.shutdown(Duration::ZERO));
 }
+
+#[test]
+fn keys_come_over_and_go_back_through_tls() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new(directory.path(), "authority");
+    let other = Authority::new(directory.path(), "other");
+    let text = |path: PathBuf| path.to_str().unwrap().to_owned();
+    let (certificate, key) = (authority.path("server.pem"), authority.path("server.key"));
+    let mut served = Served::start(
+        &directory.path().join("source"),
+        &[
+            &["--tls", "127.0.0.1:0", "--durability", "buffered"][..],
+            &["--tls-cert", &text(certificate), "--tls-key", &text(key)],
+        ]
+        .concat(),
+    );
+    let url = format!("rediss://{}", served.next_address());
+    let mut client = served.client();
+    for number in 0..700 {
+        super::run::<String>(&mut client, &format!("SET k{number} v{number}")).unwrap();
+    }
+    let store = text(directory.path().join("store"));
+    let run = |words: &[&str], authority: Option<PathBuf>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oncekey"));
+        command.args(words).args(["--store", &store]);
+        if let Some(authority) = authority {
+            command.arg("--tls-ca").arg(authority);
+        }
+        let output = command.output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        let out = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), out, err)
+    };
+    let import = ["import", "redis", &url];
+    for stranger in [None, Some(other.path("ca.pem"))] {
+        let (code, _, err) = run(&import, stranger);
+        assert_eq!((code, err.lines().count()), (Some(1), 1), "{err}");
+        assert!(err.contains("certificate"), "{err}");
+    }
+    let (code, _, err) = run(&import, Some(directory.path().join("none.pem")));
+    assert_eq!((code, err.lines().count()), (Some(1), 1), "{err}");
+    let (code, out, err) = run(&import, Some(authority.path("ca.pem")));
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    assert!(out.contains("700 compared: 0 missing"), "{out}");
+    let export = ["export", "redis", &url, "--prefix", "back:"];
+    let (code, out, err) = run(&export, Some(authority.path("ca.pem")));
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    let value: String = super::run(&mut client, "GET back:k7").unwrap();
+    assert_eq!(value, "v7");
+    let plain = format!("redis://{}", served.address);
+    let (code, _, err) = run(&["import", "redis", &plain], Some(authority.path("ca.pem")));
+    assert_eq!(code, Some(2), "{err}");
+}

@@ -9,7 +9,7 @@ use oncekey::reconcile::Verdict;
 use oncekey::{AdminError, Forget as How, Options, Recovery, Store, limits};
 use serde_json::{Value, json};
 
-use crate::output::{Exit, Failure, Output};
+use crate::output::{Exit, Failure, Output, bytes_in, watched};
 use crate::{KeyArguments, json, look};
 
 #[derive(Args)]
@@ -121,7 +121,13 @@ fn say(done: &str, key: &oncekey::Key, output: &mut Output) -> Result<(), Failur
 }
 
 pub(crate) fn salvage(arguments: &look::Store, output: &mut Output) -> Result<(), Failure> {
-    let store = open(&arguments.directory, &options().recovery(Recovery::Salvage))?;
+    let directory = &arguments.directory;
+    let opened = watched(
+        "salvaging",
+        || bytes_in(directory),
+        || open(directory, &options().recovery(Recovery::Salvage)),
+    );
+    let store = opened?;
     let report = store.recovery_report().clone();
     close(&store)?;
     for lost in &report.losses {
@@ -155,7 +161,11 @@ pub(crate) fn salvage(arguments: &look::Store, output: &mut Output) -> Result<()
 
 pub(crate) fn compact(arguments: &look::Store, output: &mut Output) -> Result<(), Failure> {
     let store = open(&arguments.directory, &options())?;
-    let maintained = store.maintain();
+    let maintained = watched(
+        "compacting",
+        || bytes_in(&arguments.directory),
+        || store.maintain(),
+    );
     close(&store)?;
     let report = maintained.map_err(|error| Failure::new(Exit::Failed, error))?;
     let object = json!({
@@ -179,7 +189,11 @@ pub(crate) fn compact(arguments: &look::Store, output: &mut Output) -> Result<()
 
 pub(crate) fn snapshot(arguments: &Snapshot, output: &mut Output) -> Result<(), Failure> {
     let store = open(&arguments.directory, &options())?;
-    let taken = store.snapshot(&arguments.copy);
+    let taken = watched(
+        "copying",
+        || bytes_in(&arguments.copy),
+        || store.snapshot(&arguments.copy),
+    );
     close(&store)?;
     let taken = taken.map_err(|error| Failure::new(Exit::Failed, error))?;
     let object = json!({

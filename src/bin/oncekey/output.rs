@@ -2,9 +2,12 @@
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use oncekey::{OpenError, ReadError};
@@ -210,5 +213,51 @@ pub(crate) fn bar(doing: &'static str, total: u64, template: &str) -> ProgressBa
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
+/// Runs work that tells nothing until it is done. On a terminal standard error shows how long it has been
+/// at it, and how many bytes `measure` finds.
+pub(crate) fn watched<T>(
+    doing: &'static str,
+    measure: impl Fn() -> u64 + Sync,
+    work: impl FnOnce() -> T,
+) -> T {
+    let bar = bar(doing, 0, WORKING);
+    if bar.is_hidden() {
+        return work();
+    }
+    bar.tick();
+    let is_done = AtomicBool::new(false);
+    let watch = || {
+        while !is_done.load(Ordering::Relaxed) {
+            bar.set_position(measure());
+            bar.tick();
+            thread::sleep(BETWEEN_LOOKS);
+        }
+        bar.finish_and_clear();
+    };
+    thread::scope(|scope| {
+        let _done = Done(&is_done);
+        scope.spawn(watch);
+        work()
+    })
+}
+
+/// Says so when it is dropped, by a panic too.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Bytes of the files in a directory; 0 where there is none yet.
+pub(crate) fn bytes_in(directory: &Path) -> u64 {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let sizes = entries.filter_map(|entry| Some(entry.metadata().ok()?.len()));
+    sizes.sum()
+}
+
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+const WORKING: &str = "{spinner} {msg} {bytes} {elapsed}";
 pub(crate) const BYTES: &str = "{msg} {wide_bar} {bytes}/{total_bytes} {eta}";
 pub(crate) const COUNT: &str = "{msg} {wide_bar} {pos}/{len} {per_sec} {eta}";

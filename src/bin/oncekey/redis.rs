@@ -6,18 +6,21 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ::redis::{Client, Connection};
+use ::redis::{Client, Connection, ConnectionAddr, IntoConnectionInfo, TlsCertificates};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use oncekey::redis_migration::{Import, KeyMap, MigrationError, MigrationReport, export};
-use oncekey::{Durability, Options, Store};
+use oncekey::{ClaimError, Durability, Options, Store};
 use serde_json::json;
+use tokio_rustls::rustls::crypto::ring;
 
 use crate::change;
 use crate::output::{Exit, Failure, Output, bar};
 
 /// Keys of which one is compared by value after an import.
 const SAMPLE_EVERY: u64 = 10;
+/// How long a server may take to answer at all.
+const PATIENCE: Duration = Duration::from_secs(10);
 const SO_MANY: &str = "{msg} {pos} {per_sec}";
 
 #[derive(Debug, Subcommand)]
@@ -32,10 +35,21 @@ pub(crate) enum ExportTo {
     Redis(ExportRedis),
 }
 
+/// Where a Redis is.
+#[derive(Args, Debug)]
+struct Server {
+    /// Where Redis is: redis://user:password@host:port, or rediss:// for TLS
+    url: String,
+    /// File of authorities in PEM whose certificates a server at rediss:// may have, instead of those that
+    /// this system knows.
+    #[arg(long)]
+    tls_ca: Option<PathBuf>,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct ImportRedis {
-    /// Where Redis is: redis://user:password@host:port
-    url: String,
+    #[command(flatten)]
+    server: Server,
     /// Directory of the store; made if it does not exist.
     #[arg(long)]
     store: PathBuf,
@@ -58,8 +72,8 @@ pub(crate) struct ImportRedis {
 
 #[derive(Args, Debug)]
 pub(crate) struct ExportRedis {
-    /// Where Redis is: redis://user:password@host:port
-    url: String,
+    #[command(flatten)]
+    server: Server,
     /// Directory of the store.
     #[arg(long)]
     store: PathBuf,
@@ -75,7 +89,7 @@ pub(crate) fn import(arguments: &ImportRedis, output: &mut Output) -> Result<(),
     let usage = |error: &dyn Display| Failure::new(Exit::Usage, error);
     let map = KeyMap::pattern(arguments.scope.as_bytes(), &arguments.map);
     let map = map.map_err(|error| usage(&error))?;
-    let mut connection = connect(&arguments.url)?;
+    let mut connection = arguments.server.connect()?;
     let store = open(&arguments.store)?;
     let mut job = Import::new(arguments.pattern.as_str(), map).from_cursor(arguments.cursor);
     if let Some(field) = &arguments.hash_field {
@@ -129,7 +143,7 @@ pub(crate) fn import(arguments: &ImportRedis, output: &mut Output) -> Result<(),
 }
 
 pub(crate) fn export_all(arguments: &ExportRedis, output: &mut Output) -> Result<(), Failure> {
-    let mut connection = connect(&arguments.url)?;
+    let mut connection = arguments.server.connect()?;
     let store = change::open(&arguments.store, &options())?;
     let bar = bar("keys", 0, SO_MANY);
     let (scope, prefix) = (&arguments.scope, &arguments.prefix);
@@ -168,18 +182,46 @@ fn open(directory: &Path) -> Result<Store, Failure> {
     Ok(options().open(directory)?)
 }
 
-fn connect(url: &str) -> Result<Connection, Failure> {
-    let client = Client::open(url).map_err(|error| {
-        let message = format!("{error}; a URL is redis://user:password@host:port");
-        Failure::new(Exit::Usage, message)
-    })?;
-    client
-        .get_connection_with_timeout(Duration::from_secs(10))
-        .map_err(|error| Failure::new(Exit::Failed, format!("Redis: {error}")))
+impl Server {
+    fn connect(&self) -> Result<Connection, Failure> {
+        let root_cert = self
+            .tls_ca
+            .as_ref()
+            .map(|path| std::fs::read(path).map_err(|error| Failure::io(path.display(), &error)));
+        let certificates = TlsCertificates {
+            client_tls: None,
+            root_cert: root_cert.transpose()?,
+        };
+        let wrong = |error: &dyn Display| {
+            let message = format!("{error}; a URL is redis://user:password@host:port");
+            Failure::new(Exit::Usage, message)
+        };
+        let url = self.url.as_str().into_connection_info();
+        let url = url.map_err(|error| wrong(&error))?;
+        let is_tls = matches!(url.addr(), ConnectionAddr::TcpTls { .. });
+        let client = if is_tls {
+            // Whoever was first has set it, to the same.
+            drop(ring::default_provider().install_default());
+            Client::build_with_tls(url, certificates)
+        } else if self.tls_ca.is_some() {
+            return Err(wrong(&"--tls-ca is for rediss:// alone"));
+        } else {
+            Client::open(url)
+        };
+        client
+            .and_then(|client| client.get_connection_with_timeout(PATIENCE))
+            .map_err(|error| Failure::new(Exit::Failed, format!("Redis: {error}")))
+    }
 }
 
 fn failed(error: MigrationError) -> Failure {
-    Failure::new(Exit::Failed, error)
+    match error {
+        MigrationError::Store(ClaimError::Damaged(damaged)) => {
+            let message = format!("{damaged}; `oncekey verify` tells all that is");
+            Failure::new(Exit::Damaged, message)
+        }
+        error => Failure::new(Exit::Failed, error),
+    }
 }
 
 fn go_on(report: &MigrationReport, bar: &ProgressBar, output: &Output) -> ControlFlow<()> {

@@ -25,6 +25,9 @@ use crate::log::append::NoSpace;
 use crate::log::record::{Contents, Kind, words_for};
 use crate::timer::Alarm;
 
+/// Removals that one acknowledgement makes up for.
+const OWED_AT_ONCE: usize = 8;
+
 /// How much is outstanding.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OutboxState {
@@ -134,6 +137,21 @@ impl Engine {
         }
         mark.remove(&mut promise);
         Ok(true)
+    }
+
+    /// Removes messages that were acknowledged while there was no room, as long as there is now.
+    async fn remove_owed(&self) -> Result<(), WriteError> {
+        for _ in 0..OWED_AT_ONCE {
+            let Some((position, hash)) = self.queue.oldest_owed() else {
+                break;
+            };
+            match self.remove_message(position, hash).await {
+                Ok(_) => self.queue.remove(position),
+                Err(WriteError::OutOfSpace(_)) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Writes a message again: how often it was handed out, and whether it is dead.
@@ -319,10 +337,20 @@ impl Taken {
     /// It is done with.
     pub(crate) async fn acknowledge(mut self) -> Result<(), WriteError> {
         let Listed { position, hash, .. } = self.listed;
-        self.engine.remove_message(position, hash).await?;
-        self.is_settled = true;
-        self.engine.queue.remove(position);
-        Ok(())
+        match self.engine.remove_message(position, hash).await {
+            Ok(_) => {
+                self.is_settled = true;
+                self.engine.queue.remove(position);
+                self.engine.remove_owed().await
+            }
+            // It is known to be done, and that is enough as long as this process lives.
+            Err(WriteError::OutOfSpace(_)) => {
+                self.is_settled = true;
+                self.engine.queue.owe(position);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// It failed: it comes again after a while, or is a dead letter.

@@ -32,6 +32,8 @@ struct State {
     busy: HashSet<u64>,
     /// Position and hash of each dead letter.
     dead: BTreeMap<u64, u64>,
+    /// Position and hash of each that is acknowledged, and for whose removal there was no room yet.
+    owed: BTreeMap<u64, u64>,
     /// Messages of completions that are being appended.
     places: usize,
     /// Of those completions: a number, and a position below which it will not stand.
@@ -174,8 +176,25 @@ impl Queue {
     pub(crate) fn remove(&self, position: u64) {
         self.change(|state| {
             state.dead.remove(&position);
+            state.owed.remove(&position);
             state.remove(position);
         });
+    }
+
+    /// Notes that a message that was taken is acknowledged, though not removed yet.
+    pub(crate) fn owe(&self, position: u64) {
+        self.change(|state| {
+            if let Some(waiting) = state.remove(position) {
+                state.owed.insert(position, waiting.hash);
+            }
+        });
+    }
+
+    /// Position and hash of the oldest that is acknowledged and not removed yet.
+    pub(crate) fn oldest_owed(&self) -> Option<(u64, u64)> {
+        let state = self.state.lock();
+        let oldest = state.owed.first_key_value();
+        oldest.map(|(position, hash)| (*position, *hash))
     }
 
     /// Makes a message that was taken a dead letter.
@@ -254,7 +273,7 @@ impl Drop for Registered<'_> {
 impl State {
     /// How many there are, and may be soon.
     fn len(&self) -> usize {
-        self.waiting.len() + self.dead.len() + self.places
+        self.waiting.len() + self.dead.len() + self.owed.len() + self.places
     }
 
     fn add(&mut self, listed: Listed, due_ms: u64) {

@@ -1,7 +1,8 @@
--- ARGV: 1 to remove a key that is not completed too
-local held = redis.call('HMGET', key, 's', 'a', 'e')
-if not held[1] then return {'absent', number(now)} end
-if held[1] ~= '2' and ARGV[1] ~= '1' then return {'pending', number(now), 'a', held[2]} end
-redis.call('DEL', key)
-if held[1] == '2' and tonumber(held[3]) <= now then return {'absent', number(now)} end
+-- ARGV: 1 to remove a key that is not completed too, or that can't be read
+local is_forced = ARGV[1] == '1'
+local held = redis.pcall('HMGET', key, 's', 'e')
+if held.err and not is_forced then return held end
+if not is_forced and held[1] ~= '2' then return found() end
+local expires = held[1] == '2' and tonumber(held[2])
+if redis.call('DEL', key) == 0 or (expires and expires <= now) then return {'absent', number(now)} end
 return {'removed', number(now)}

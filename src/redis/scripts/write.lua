@@ -8,7 +8,10 @@ elseif what == 'checkpoint' then
   if ARGV[3] == '' then redis.call('HDEL', key, 'n') else redis.call('HSET', key, 'n', ARGV[3]) end
 elseif what == 'complete' then
   -- retention ms, then pairs of field and value: response, principal
-  now = math.max(now, tonumber(held[3]))
+  -- What can't be read is for the caller to name.
+  local started = tonumber(held[3])
+  if not started or started < 0 or started > 253402300799999 then return found() end
+  now = math.max(now, started)
   local expires = number(now + tonumber(ARGV[3]))
   redis.call('HDEL', key, 'n', 'l')
   redis.call('HSET', key, 's', '2', 'd', number(now), 'e', expires)

@@ -1,6 +1,7 @@
 //! Commands about the connection and the server.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -12,6 +13,34 @@ use crate::serve::session::{Session, Shared};
 
 /// Bytes of a client's name.
 const NAME_BYTES_MAX: usize = 255;
+
+/// Wrong passwords after which a client is hung up on.
+const WRONG_PASSWORDS_MAX: u32 = 3;
+/// What a wrong one costs. Passwords are looked at one after the other, whoever sends them, so this is
+/// what all who guess get through together: twenty in a second.
+const AFTER_WRONG_PASSWORD: Duration = Duration::from_millis(50);
+
+/// Runs a command that may bring a password.
+pub(super) async fn run_with_password(
+    session: &mut Session,
+    shared: &Shared,
+    name: &str,
+    arguments: &[Bytes],
+) -> Result<Reply, Failure> {
+    let brings_password = shared.options.password.is_some()
+        && (name == "auth" || arguments.iter().any(|it| it.eq_ignore_ascii_case(b"AUTH")));
+    if !brings_password {
+        return run(session, shared, name, arguments);
+    }
+    let turn = shared.guess.lock().await;
+    let wrong_before = session.wrong_passwords;
+    let answer = run(session, shared, name, arguments);
+    if session.wrong_passwords > wrong_before {
+        tokio::time::sleep(AFTER_WRONG_PASSWORD).await;
+    }
+    drop(turn);
+    answer
+}
 
 /// The version of Redis whose answers these are like.
 const REDIS_VERSION: &str = "7.2.0";
@@ -67,6 +96,9 @@ fn authenticate(
         ));
     }
     if !shared.is_password(user, password) {
+        session.wrong_passwords += 1;
+        // A peer that guesses is to come again, and to wait for its turn again.
+        session.is_over = session.wrong_passwords >= WRONG_PASSWORDS_MAX;
         return Err(Failure::new(
             "WRONGPASS invalid username-password pair or user is disabled.",
         ));
