@@ -65,6 +65,7 @@ impl BackendError {
     }
 }
 
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 impl MalformedRecord {
     pub(crate) fn new(place: String, field: &'static str, problem: impl Into<String>) -> Self {
         Self {

@@ -15,6 +15,7 @@ pub(crate) const TOKEN_MAX: u64 = (1 << 53) - 2;
 
 /// A field under both its names: a column, or a letter in a hash.
 #[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "each kind of server has one of the names")]
 pub(crate) struct Field {
     pub(crate) column: &'static str,
     pub(crate) letter: &'static str,
