@@ -326,7 +326,7 @@ impl Options {
     ///
     /// Counted is also the file of a segment's size that is set aside for
     /// [maintenance](Self::maintenance) once it may have something to copy: so copies stay within the
-    /// limit, too. Under a limit of less than three segments, and where the log was at its limit before
+    /// limit, too. Under a limit of less than four segments, and where the log was at its limit before
     /// that file was made, none is set aside; then copies may exceed the limit by a segment, until
     /// what they were made of is gone.
     pub fn max_disk_bytes(mut self, bytes: u64) -> Self {

@@ -276,3 +276,50 @@ fn a_limit_of_two_segments_is_exceeded_by_no_more_than_a_segment() {
         world.check(&world.store, "at the limit");
     }
 }
+
+/// Where room is set aside there is also some for new claims once the dead are gone.
+#[test]
+fn a_low_limit_does_not_stand_still_after_a_compaction() {
+    for segments in [3, 4, 5, 6] {
+        let limit = segments * SEGMENT + 100;
+        let mut world = World::new(SimulatedDisk::new(), |options| {
+            options.max_disk_bytes(limit)
+        });
+        for round in 0..4 {
+            let full = world.fill(false);
+            assert!(matches!(full, ClaimError::LimitReached(_)), "{full:?}");
+            world.check(&world.store, "full");
+            // All but a quarter is dead; after the second round all of it.
+            let hours = if round % 2 == 0 { 1 } else { 101 };
+            world.clock.advance(HOUR * hours);
+            if hours > 100 {
+                world.live.clear();
+            }
+            world.store.maintain().expect("a pass at the limit");
+            let context = format!("{segments} segments, round {round}");
+            world.check(&world.store, &context);
+            let claim = world.one(false);
+            claim.unwrap_or_else(|error| panic!("{context}: {error}"));
+        }
+        let spare = world.disk.names().contains(&"SPARE".to_owned());
+        assert_eq!(spare, segments > 3, "{segments} segments");
+    }
+}
+
+/// What is set aside is no obstacle to a store of a lower limit.
+#[test]
+fn what_is_set_aside_goes_where_the_limit_has_no_room_for_it() {
+    let mut world = World::new(SimulatedDisk::new(), |options| {
+        options.max_disk_bytes(8 * SEGMENT)
+    });
+    world.fill(false);
+    world.clock.advance(HOUR * 101);
+    world.live.clear();
+    world.store.maintain().expect("a pass");
+    assert!(world.disk.names().contains(&"SPARE".to_owned()));
+    world.store.close().expect("closed");
+    let low = options(&world.clock).max_disk_bytes(3 * SEGMENT);
+    world.store = low.open_simulated(&world.disk).expect("opens");
+    assert!(!world.disk.names().contains(&"SPARE".to_owned()));
+    world.one(false).expect("there is room");
+}

@@ -118,7 +118,7 @@ impl Log {
     }
 
     /// Sets room aside for a compaction, if that was not done yet, and there is some. A store that
-    /// may not have three segments does without.
+    /// may not have four segments does without.
     ///
     /// # Errors
     ///
@@ -128,7 +128,8 @@ impl Log {
         let plan = shared.plan.lock();
         let (limit, bytes) = (plan.disk_bytes_max, plan.segment_bytes);
         plan.want(&shared.spare);
-        if self.file_bytes().saturating_add(bytes) > limit && !shared.spare.has(1) {
+        let others = shared.segments.file_bytes();
+        if others.saturating_add(shared.spare.held(bytes)) > limit && !shared.spare.has(bytes) {
             return Ok(());
         }
         shared.spare.make(shared.storage.as_ref(), bytes)
@@ -154,12 +155,22 @@ impl Log {
     ) -> io::Result<CopyWriter<'_>> {
         let shared = self.shared();
         let file_words = (FIRST_RECORD + words).next_multiple_of(PAGE_BYTES as u64 / 8);
-        let header = {
+        let (header, taken) = {
             let mut plan = shared.plan.lock();
-            let base = plan.copies_base(&mut shared.remains.lock(), file_words)?;
+            let file_bytes = file_words * 8;
+            // Before the plan is free again: who holds it may replace what is set aside, and counts
+            // what copies take when making a segment.
+            let taken = self.take_room(&plan, file_bytes, room)?;
+            let base = match plan.copies_base(&mut shared.remains.lock(), file_words) {
+                Ok(base) => base,
+                Err(error) => {
+                    taken.give_back(shared, false);
+                    return Err(error);
+                }
+            };
             let meta = plan.meta.meta();
-            Header {
-                file_bytes: file_words * 8,
+            let header = Header {
+                file_bytes,
                 store_id: meta.store_id,
                 base,
                 previous_base: 0,
@@ -168,33 +179,28 @@ impl Log {
                 created_ms: now_ms,
                 secret: meta.secret,
                 copies_end: FIRST_RECORD + words,
-            }
+            };
+            (header, taken)
         };
         let name = compacted_name(header.base);
-        let is_spare = room == Room::SetAside && shared.spare.take(header.file_bytes);
-        let (preparing, opened) = if is_spare {
-            (SPARE.to_owned(), shared.storage.open(SPARE))
-        } else {
-            let preparing = format!("{name}.tmp");
-            let created = self.check_limit(header.file_bytes);
-            let created =
-                created.and_then(|()| shared.storage.create(&preparing, header.file_bytes));
-            (preparing, created)
-        };
-        let file = match opened {
-            Ok(file) => file,
-            Err(error) if is_spare => {
-                shared.spare.end(0);
-                return Err(error);
+        let (preparing, opened) = match taken {
+            Taken::Spare(_) => (SPARE.to_owned(), shared.storage.open(SPARE)),
+            Taken::Elsewhere(bytes) => {
+                let preparing = format!("{name}.tmp");
+                let created = shared.storage.create(&preparing, bytes);
+                (preparing, created)
             }
-            Err(error) => return Err(error),
         };
+        let file = opened.inspect_err(|error| {
+            taken.give_back(shared, error.kind() == io::ErrorKind::NotFound);
+        })?;
         Ok(CopyWriter {
             shared,
             seed: header.seed(),
             header,
             current: preparing,
             name,
+            taken: Some(taken),
             file,
             buffer: Vec::new(),
             written: FIRST_RECORD * 8,
@@ -203,15 +209,20 @@ impl Log {
         })
     }
 
-    /// Whether copies of so many bytes stay within the limit on the log's size. Where no room is set
-    /// aside it is exceeded for as long as a job takes, by no more than a segment.
-    fn check_limit(&self, bytes: u64) -> io::Result<()> {
-        let value = self.shared().plan.lock().disk_bytes_max;
-        let used = self.file_bytes();
-        if self.has_spare() && used.saturating_add(bytes) > value {
+    /// Takes room for a file of so many bytes, within the limit on the log's size. Where no room is
+    /// set aside that is exceeded for as long as a job takes, by no more than a segment.
+    fn take_room(&self, plan: &super::workers::Plan, bytes: u64, room: Room) -> io::Result<Taken> {
+        let spare = &self.shared().spare;
+        if room == Room::SetAside {
+            let taken = spare.take(bytes).map(Taken::Spare);
+            return taken.ok_or_else(|| io::ErrorKind::StorageFull.into());
+        }
+        let (value, used) = (plan.disk_bytes_max, self.file_bytes());
+        if spare.has(1) && used.saturating_add(bytes) > value {
             return Err(LimitReached::new(Limit::DiskBytes, value, used).into());
         }
-        Ok(())
+        spare.put_elsewhere(bytes);
+        Ok(Taken::Elsewhere(bytes))
     }
 
     /// Changes which files count, durably. On success the added ones are there to stay.
@@ -322,6 +333,25 @@ impl super::workers::Plan {
     }
 }
 
+/// Room that a file of copies has taken, and how many bytes.
+#[derive(Clone, Copy, Debug)]
+enum Taken {
+    /// What was set aside.
+    Spare(u64),
+    /// Of the disk, counted until others count the file.
+    Elsewhere(u64),
+}
+
+impl Taken {
+    /// It is not needed any more; `is_gone` if what was set aside is not there as such any more.
+    fn give_back(self, shared: &Shared, is_gone: bool) {
+        match self {
+            Self::Spare(bytes) => shared.spare.end(if is_gone { 0 } else { bytes }),
+            Self::Elsewhere(bytes) => shared.spare.found_elsewhere(bytes),
+        }
+    }
+}
+
 /// A compacted file that is being written. Dropped before it is finished, it is removed.
 #[derive(Debug)]
 pub(crate) struct CopyWriter<'a> {
@@ -331,6 +361,8 @@ pub(crate) struct CopyWriter<'a> {
     /// What the file is called now.
     current: String,
     name: String,
+    /// None once it was given back.
+    taken: Option<Taken>,
     file: Arc<dyn crate::fs::StorageFile>,
     buffer: Vec<u8>,
     /// Bytes of the file that were written, or will be from the start of the buffer.
@@ -396,9 +428,6 @@ impl CopyWriter<'_> {
         let storage = &self.shared.storage;
         storage.rename(&self.current, &self.name)?;
         self.current.clone_from(&self.name);
-        if is_spare {
-            self.shared.spare.end(0);
-        }
         storage.sync_directory()?;
         let memory = self.file.map(false)?;
         let segments = &self.shared.segments;
@@ -416,6 +445,7 @@ impl CopyWriter<'_> {
         );
         let segment = Arc::new(segment.made_at(self.header.created_ms).compacted());
         segments.insert(&segment);
+        self.give_back(true);
         drop(plan);
         self.finished = true;
         self.shared.indexer.poke();
@@ -425,6 +455,12 @@ impl CopyWriter<'_> {
     /// Whether it is written into what was set aside, and has not become a file of its own yet.
     fn is_spare(&self) -> bool {
         self.current == SPARE
+    }
+
+    fn give_back(&mut self, is_gone: bool) {
+        if let Some(taken) = self.taken.take() {
+            taken.give_back(self.shared, is_gone);
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -444,14 +480,22 @@ impl CopyWriter<'_> {
 
 impl Drop for CopyWriter<'_> {
     fn drop(&mut self) {
-        if !self.finished && self.is_spare() {
-            self.shared.spare.end(self.file.len().unwrap_or(0));
-        } else if !self.finished {
-            // Removed durably before anything else counts: what has its name is no leftover to an
-            // open any more.
-            let name = std::mem::take(&mut self.current);
-            self.shared.remains.lock().names.push(name);
+        if self.finished {
+            return;
         }
+        if self.is_spare() {
+            // It may have been cut already.
+            if let Ok(bytes) = self.file.len() {
+                self.taken = Some(Taken::Spare(bytes));
+            }
+            self.give_back(false);
+            return;
+        }
+        self.give_back(true);
+        // Removed durably before anything else counts: what has its name is no leftover to an
+        // open any more.
+        let name = std::mem::take(&mut self.current);
+        self.shared.remains.lock().names.push(name);
     }
 }
 

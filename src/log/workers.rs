@@ -114,7 +114,7 @@ impl Log {
         };
         let now_ms = parts.time.now_ms();
         let storage = parts.storage.as_ref();
-        let spare = Spare::found(storage);
+        let spare = Spare::found(storage, plan.spare_bytes())?;
         let members = plan.meta.meta().members;
         // Where something was given up before, it may have been taken for that.
         if members.log_start > 0 || members.compacted.count > 0 {
@@ -407,8 +407,8 @@ fn fill(segment: &Segment, offset: u64, contents: &Contents<'_>, words: u64, wat
     segment.copy_in(start + CRC_OFFSET, &crc.to_le_bytes());
 }
 
-/// One that is written, one that is given up, and one for what is live in it.
-const SEGMENTS_WITH_SPARE: u64 = 3;
+/// One that is written, one that is given up, one for what is live in it, and copies from before.
+const SEGMENTS_WITH_SPARE: u64 = 4;
 
 /// Whether an error goes away by itself when space is freed.
 pub(crate) fn is_full(error: &io::Error) -> bool {
@@ -544,8 +544,17 @@ impl Plan {
 
     /// Has room set aside for a compaction, where the log may have so many segments.
     pub(super) fn want(&self, spare: &Spare) {
-        if self.disk_bytes_max / self.segment_bytes >= SEGMENTS_WITH_SPARE {
+        if self.spare_bytes() > 0 {
             spare.want();
+        }
+    }
+
+    /// Bytes that may be set aside.
+    fn spare_bytes(&self) -> u64 {
+        if self.disk_bytes_max / self.segment_bytes >= SEGMENTS_WITH_SPARE {
+            self.segment_bytes
+        } else {
+            0
         }
     }
 

@@ -46,6 +46,26 @@ impl Plan {
         self.log.iter().chain(&self.compacted)
     }
 
+    /// Less of it, if it is more than one source: removals that are kept weigh nothing when it is
+    /// made, and copies may be more than was thought.
+    pub(super) fn oldest_alone(&self) -> Option<Self> {
+        if self.sources().count() < 2 {
+            return None;
+        }
+        let smaller = match self.log.split_first() {
+            Some((oldest, later)) => Self {
+                log: vec![Arc::clone(oldest)],
+                log_rest: later.first().map_or(self.log_rest, |next| next.base),
+                compacted: Vec::new(),
+            },
+            None => Self {
+                compacted: self.compacted.first().cloned().into_iter().collect(),
+                ..Self::default()
+            },
+        };
+        Some(smaller)
+    }
+
     /// Whether this is the number of one that goes.
     pub(super) fn has(&self, number: u16) -> bool {
         self.sources().any(|segment| segment.number == number)

@@ -232,15 +232,22 @@ impl Pass<'_> {
         for _ in 0..JOBS_MAX {
             self.check()?;
             self.keep_room();
-            let Some(plan) = self.choose()? else {
+            let Some(mut plan) = self.choose()? else {
                 break;
             };
-            let done = self.give_up(&plan);
-            if done.is_err() {
+            let done = loop {
+                let done = self.give_up(&plan);
+                let Err(error) = &done else {
+                    break done;
+                };
                 // What it had written takes space that may be what it lacks.
-                log.clear_away()
-                    .map_err(MaintenanceError::io("removing files that are not needed"))?;
-            }
+                self.clear_away()?;
+                // And one source always fits into what is set aside.
+                match plan.oldest_alone() {
+                    Some(smaller) if error.is_full() => plan = smaller,
+                    _ => break done,
+                }
+            };
             match done {
                 Err(MaintenanceError::Damaged(corruption)) => {
                     let file = corruption.file.clone();

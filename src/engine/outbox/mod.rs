@@ -139,19 +139,22 @@ impl Engine {
         Ok(true)
     }
 
-    /// Removes messages that were acknowledged while there was no room, as long as there is now.
-    async fn remove_owed(&self) -> Result<(), WriteError> {
+    /// Removes messages that were acknowledged while there was no room, as long as there is now. What
+    /// fails here is none of the caller's.
+    async fn remove_owed(&self) {
         for _ in 0..OWED_AT_ONCE {
             let Some((position, hash)) = self.queue.oldest_owed() else {
                 break;
             };
             match self.remove_message(position, hash).await {
                 Ok(_) => self.queue.remove(position),
-                Err(WriteError::OutOfSpace(_)) => break,
-                Err(error) => return Err(error),
+                Err(WriteError::OutOfSpace(_) | WriteError::LimitReached(_)) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "an acknowledged message could not be removed");
+                    break;
+                }
             }
         }
-        Ok(())
     }
 
     /// Writes a message again: how often it was handed out, and whether it is dead.
@@ -341,10 +344,11 @@ impl Taken {
             Ok(_) => {
                 self.is_settled = true;
                 self.engine.queue.remove(position);
-                self.engine.remove_owed().await
+                self.engine.remove_owed().await;
+                Ok(())
             }
             // It is known to be done, and that is enough as long as this process lives.
-            Err(WriteError::OutOfSpace(_)) => {
+            Err(WriteError::OutOfSpace(_) | WriteError::LimitReached(_)) => {
                 self.is_settled = true;
                 self.engine.queue.owe(position);
                 Ok(())

@@ -64,7 +64,7 @@ impl Finish<'_> {
         let high_water_ms = self.high_water_ms(&candidates);
         let newest_epoch = self.newest_epoch(&candidates);
         report.torn_tail = self.torn_tail(&candidates);
-        if !self.listing.leftovers.is_empty() {
+        if !self.listing.leftovers.is_empty() || self.listing.becomes_spare.is_some() {
             // It may be META alone that gives them up.
             let made_durable = self.origin.make_durable();
             made_durable.map_err(RecoverError::io(META))?;
@@ -74,6 +74,8 @@ impl Finish<'_> {
         if let Some(name) = &self.listing.becomes_spare {
             let renamed = self.storage.rename(name, SPARE);
             renamed.map_err(RecoverError::io(name))?;
+            let synced = self.storage.sync_directory();
+            synced.map_err(RecoverError::io("."))?;
         }
         report.kept_copies = self.keep_copies(&candidates)?;
         let mut copies = std::mem::take(&mut self.copies);
