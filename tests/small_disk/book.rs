@@ -184,6 +184,13 @@ impl Filler {
         file.metadata().expect("there").len() >> 10
     }
 
+    /// Takes so much.
+    pub fn take(&self, bytes: u64) {
+        let file = File::create(&self.path).expect("made");
+        let allocated = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes);
+        allocated.expect("there is room");
+    }
+
     /// Gives so much back.
     pub fn shrink(&self, by_bytes: u64) {
         let file = File::options().write(true).open(&self.path).expect("there");
