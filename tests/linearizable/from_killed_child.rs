@@ -39,7 +39,21 @@ fn child() {
         let (done, ended) = (AtomicBool::new(false), orders.round * 100 + life);
         thread::scope(|scope| {
             let mut workers = Vec::new();
-            scope.spawn(|| maintain_more(&store, &time, ended, &done));
+            scope.spawn(|| {
+                maintain_more(&store, &time, ended, &done, |report| {
+                    // At once: a life that is killed tells nothing in the end.
+                    journal.append([
+                        MAINTAINED,
+                        report.segments_removed,
+                        report.records_copied,
+                        report.keys_refreshed,
+                        0,
+                        0,
+                        0,
+                        0,
+                    ]);
+                });
+            });
             for thread in 0..THREADS {
                 let (store, keys, queue, journal) = (&store, &keys, &queue, &journal);
                 let time = time.clone();
@@ -68,17 +82,6 @@ fn child() {
             }
             done.store(true, Ordering::Relaxed);
         });
-        let maintained = store.stats().maintenance.done;
-        journal.append([
-            MAINTAINED,
-            maintained.segments_removed,
-            maintained.records_copied,
-            maintained.keys_refreshed,
-            0,
-            0,
-            0,
-            0,
-        ]);
         store.close().expect("closes");
         drop(store);
         journal.append([0; 8]);
@@ -123,6 +126,6 @@ fn children_that_are_killed_leave_one_order() {
         let placed = (0..).zip(records).collect();
         drop(totals.check(&format!("seed {seed}"), placed));
     }
-    totals.assert_maintained();
+    // How far maintenance gets before a kill is up to the machine: told, and asserted elsewhere.
     println!("{kills} kills: {totals}");
 }

@@ -131,7 +131,7 @@ impl Round<'_> {
         };
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
-            scope.spawn(|| maintain_more(self.store, self.time, self.number, &done));
+            scope.spawn(|| maintain_more(self.store, self.time, self.number, &done, |_| ()));
             // Who waits for a lease or a timeout moves no clock, so somebody else must.
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use oncekey::{
-    Claim, ClaimError, ClaimOptions, Clock, Durability, Fingerprint, Key, Lease, ManualClock,
-    Operation, Replay, ResumeError, Saved, Store, Ticket, Unavailable,
+    Claim, ClaimError, ClaimOptions, Clock, Durability, Fingerprint, Key, Lease, MaintenanceReport,
+    ManualClock, Operation, Replay, ResumeError, Saved, Store, Ticket, Unavailable,
 };
 
 use crate::history::{Answer, Call, Record, Seen, What};
@@ -171,9 +171,15 @@ fn fingerprint(request: u8) -> Fingerprint {
     Fingerprint::of([request])
 }
 
-/// Makes work for maintenance and has it done, until `done` or the store is closed: results of keys
+/// Makes work for maintenance and has it done, until `done` or the store is closed, and `told`: results of keys
 /// that no history has fill segments and expire.
-pub fn maintain_more(store: &Store, time: &Time, round: u64, done: &AtomicBool) {
+pub fn maintain_more(
+    store: &Store,
+    time: &Time,
+    round: u64,
+    done: &AtomicBool,
+    told: impl Fn(&MaintenanceReport),
+) {
     for number in 0.. {
         if done.load(Ordering::Relaxed) {
             return;
@@ -189,8 +195,11 @@ pub fn maintain_more(store: &Store, time: &Time, round: u64, done: &AtomicBool) 
             return;
         }
         time.tick();
-        if number % 6 == 5 && store.maintain().is_err() {
-            return;
+        if number % 6 == 5 {
+            match store.maintain() {
+                Ok(report) => told(&report),
+                Err(_) => return,
+            }
         }
         thread::yield_now();
     }
