@@ -42,32 +42,31 @@ enum State {
 }
 
 impl Spare {
-    /// What an earlier open has left: cut to `wanted` bytes, and removed where none are.
-    ///
-    /// # Errors
-    ///
-    /// What the storage says.
-    pub(crate) fn found(storage: &dyn Storage, wanted: u64) -> io::Result<Self> {
-        let state = match storage.open(SPARE) {
-            Ok(file) if wanted > 0 => {
-                let bytes = file.len()?;
-                if bytes > wanted {
-                    file.set_len(wanted)?;
-                }
-                State::Kept(bytes.min(wanted))
-            }
-            Ok(_) => {
+    /// What an earlier open has left: cut to `wanted` bytes, and removed where none are. What fails
+    /// here stops no open: it is missing then, and made anew.
+    pub(crate) fn found(storage: &dyn Storage, wanted: u64) -> Self {
+        let look = || -> io::Result<State> {
+            let file = storage.open(SPARE)?;
+            if wanted == 0 {
+                drop(file);
                 remove_if_there(storage, SPARE)?;
-                storage.sync_directory()?;
-                State::Unwanted
+                return Ok(State::Unwanted);
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => State::Unwanted,
-            Err(error) => return Err(error),
+            let bytes = file.len()?;
+            if bytes > wanted {
+                file.set_len(wanted)?;
+            }
+            Ok(State::Kept(bytes.min(wanted)))
         };
-        Ok(Self(Mutex::new(Inner {
+        let state = match look() {
+            Ok(state) => state,
+            Err(error) if error.kind() == io::ErrorKind::NotFound || wanted == 0 => State::Unwanted,
+            Err(_) => State::Missing,
+        };
+        Self(Mutex::new(Inner {
             state,
             elsewhere: 0,
-        })))
+        }))
     }
 
     /// Bytes of the file, and of copies that are being written elsewhere.
@@ -188,7 +187,7 @@ mod tests {
     #[test]
     fn room_is_set_aside_when_it_is_wanted_and_again_when_it_was_taken() {
         let disk = SimulatedDisk::new();
-        let found = |wanted| Spare::found(&disk, wanted).expect("a disk");
+        let found = |wanted| Spare::found(&disk, wanted);
         let spare = found(4_096);
         spare.make(&disk, 4_096).expect("nothing to do");
         assert_eq!((spare.held(4_096), disk.names().len()), (0, 0));
@@ -219,17 +218,17 @@ mod tests {
     fn what_an_open_of_other_options_left_is_made_to_fit() {
         let disk = SimulatedDisk::new();
         disk.put(SPARE, &[0; 8_192]);
-        assert!(!Spare::found(&disk, 4_096).expect("a disk").has(4_097));
+        assert!(!Spare::found(&disk, 4_096).has(4_097));
         assert_eq!(disk.contents(SPARE).expect("cut").len(), 4_096);
         // There is room for a larger one only where the smaller one was.
         disk.capacity(8_192);
-        let spare = Spare::found(&disk, 8_192).expect("a disk");
+        let spare = Spare::found(&disk, 8_192);
         assert!(spare.has(4_096) && !spare.has(4_097));
         spare
             .make(&disk, 8_192)
             .expect("the room of the smaller one");
         assert!(spare.has(8_192));
-        assert_eq!(Spare::found(&disk, 0).expect("a disk").held(8_192), 0);
+        assert_eq!(Spare::found(&disk, 0).held(8_192), 0);
         assert!(disk.names().is_empty());
     }
 
@@ -238,7 +237,7 @@ mod tests {
         let disk = SimulatedDisk::new();
         disk.put(SPARE, &[0; 4_096]);
         disk.capacity(4_096);
-        let spare = Spare::found(&disk, 4_096).expect("a disk");
+        let spare = Spare::found(&disk, 4_096);
         assert!(spare.take(1).is_some());
         // It could not be told how much of it is left.
         spare.end(0);

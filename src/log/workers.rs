@@ -114,7 +114,7 @@ impl Log {
         };
         let now_ms = parts.time.now_ms();
         let storage = parts.storage.as_ref();
-        let spare = Spare::found(storage, plan.spare_bytes())?;
+        let spare = Spare::found(storage, plan.spare_bytes());
         let members = plan.meta.meta().members;
         // Where something was given up before, it may have been taken for that.
         if members.log_start > 0 || members.compacted.count > 0 {
