@@ -114,8 +114,8 @@ pub(crate) fn version_in(response: &[u8]) -> u64 {
 }
 
 impl<'a> Contents<'a> {
-    /// A record of a message's or an entity's key, which has no owner, created and ended at these times.
-    pub(super) fn of_attachment(kind: Kind, key: &'a Key, created_ms: u64, ended_ms: u64) -> Self {
+    /// A record of a key that nobody owns any more or ever did, created and ended at these times.
+    pub(super) fn unowned(kind: Kind, key: &'a Key, created_ms: u64, ended_ms: u64) -> Self {
         Self {
             kind,
             domain: key.domain(),
@@ -293,7 +293,7 @@ impl Engine {
         let of = |key, response, deadline_ms| Contents {
             deadline_ms,
             response: Some(response),
-            ..Contents::of_attachment(Kind::Complete, key, now_ms, now_ms)
+            ..Contents::unowned(Kind::Complete, key, now_ms, now_ms)
         };
         let messages = prepared.messages.iter();
         let messages =
@@ -456,7 +456,7 @@ impl Mark<'_> {
         let contents = Contents {
             token: stored.map_or(0, |stored| stored.token),
             deadline_ms: stored.map_or(u64::MAX, |stored| stored.expires_ms),
-            ..Contents::of_attachment(Kind::Forget, &self.key, created_ms, now_ms)
+            ..Contents::unowned(Kind::Forget, &self.key, created_ms, now_ms)
         };
         let (appended, segment) = engine.append_removal(&contents, promise);
         // Needed as long as a copy exists, and nobody knows how long that is.

@@ -559,23 +559,12 @@ impl Engine {
     ) -> u64 {
         let change = self.change(hash, key);
         let contents = Contents {
-            kind: Kind::Forget,
-            domain: Domain::Operations,
-            is_dead: false,
             fingerprint: removed.fingerprint,
             token: removed.token,
-            ticket: 0,
             attempt: removed.attempt,
-            created_ms: removed.created_ms,
             started_ms: removed.started_ms,
-            ended_ms: now_ms,
             deadline_ms: removed.deadline_ms,
-            key: key.as_bytes(),
-            key_lengths: key.lengths(),
-            principal: None,
-            checkpoint: &[],
-            response: None,
-            attached: &[],
+            ..Contents::unowned(Kind::Forget, key, removed.created_ms, now_ms)
         };
         let (appended, segment) = self.append_removal(&contents, promise);
         segment.worth().keep_removals_until(removed.deadline_ms);

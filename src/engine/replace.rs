@@ -15,7 +15,6 @@
 
 use bytes::Bytes;
 
-use crate::domain::Domain;
 use crate::engine::finish::Removed;
 use crate::engine::lookup::{Examined, Found, Stored, check_open};
 use crate::engine::{Engine, Promise, RoomError};
@@ -247,24 +246,15 @@ impl Engine {
         let hidden_ms = old.map_or(0, |old| old.stored.expires_ms.max(old.hides_until_ms));
         let note = hidden_ms.to_le_bytes();
         let created_ms = old.map_or(now_ms, |old| old.stored.created_ms);
+        let ended_ms = now_ms.max(created_ms);
         let contents = Contents {
-            kind: Kind::Complete,
-            domain: Domain::Operations,
-            is_dead: false,
-            fingerprint: Fingerprint::none(),
             token: old.map_or(0, |old| old.stored.token),
-            ticket: 0,
             attempt: old.map_or(1, |old| old.stored.attempt),
-            created_ms,
-            started_ms: now_ms.max(created_ms),
-            ended_ms: now_ms.max(created_ms),
+            started_ms: ended_ms,
             deadline_ms,
-            key: key.as_bytes(),
-            key_lengths: key.lengths(),
-            principal: None,
             checkpoint: if hidden_ms > deadline_ms { &note } else { &[] },
             response: Some(response),
-            attached: &[],
+            ..Contents::unowned(Kind::Complete, key, created_ms, ended_ms)
         };
         drop(rest.take());
         let (appended, segment) = match self.log.append_held(&contents) {

@@ -24,7 +24,7 @@ use crate::limit_reached::{Limit, LimitReached};
 use crate::log::Log;
 use crate::log::header::{Header, PAGE_BYTES};
 use crate::log::position;
-use crate::log::prepare::compacted_name;
+use crate::log::prepare::{compacted_name, preparing_name};
 use crate::log::record::{Record, make_copy};
 use crate::log::recover::listing::side_car_name;
 use crate::log::repair::{self, remove_if_there};
@@ -158,16 +158,10 @@ impl Log {
         let (header, taken) = {
             let mut plan = shared.plan.lock();
             let file_bytes = file_words * 8;
+            let base = plan.copies_base(&mut shared.remains.lock(), file_words)?;
             // Before the plan is free again: who holds it may replace what is set aside, and counts
             // what copies take when making a segment.
             let taken = self.take_room(&plan, file_bytes, room)?;
-            let base = match plan.copies_base(&mut shared.remains.lock(), file_words) {
-                Ok(base) => base,
-                Err(error) => {
-                    taken.give_back(shared, false);
-                    return Err(error);
-                }
-            };
             let meta = plan.meta.meta();
             let header = Header {
                 file_bytes,
@@ -186,7 +180,7 @@ impl Log {
         let (preparing, opened) = match taken {
             Taken::Spare(_) => (SPARE.to_owned(), shared.storage.open(SPARE)),
             Taken::Elsewhere(bytes) => {
-                let preparing = format!("{name}.tmp");
+                let preparing = preparing_name(&name);
                 let created = shared.storage.create(&preparing, bytes);
                 (preparing, created)
             }
@@ -205,7 +199,6 @@ impl Log {
             buffer: Vec::new(),
             written: FIRST_RECORD * 8,
             synced: 0,
-            finished: false,
         })
     }
 
@@ -361,14 +354,13 @@ pub(crate) struct CopyWriter<'a> {
     /// What the file is called now.
     current: String,
     name: String,
-    /// None once it was given back.
+    /// None once the file is finished, and counted by others.
     taken: Option<Taken>,
     file: Arc<dyn crate::fs::StorageFile>,
     buffer: Vec<u8>,
     /// Bytes of the file that were written, or will be from the start of the buffer.
     written: u64,
     synced: u64,
-    finished: bool,
 }
 
 impl CopyWriter<'_> {
@@ -420,8 +412,7 @@ impl CopyWriter<'_> {
         self.flush()?;
         assert_eq!(self.written, self.header.copies_end * 8, "copies announced");
         self.file.write_at(0, &self.header.encode())?;
-        let is_spare = self.is_spare();
-        if is_spare {
+        if self.is_spare() {
             self.file.set_len(self.header.file_bytes)?;
         }
         self.file.sync_data()?;
@@ -445,9 +436,10 @@ impl CopyWriter<'_> {
         );
         let segment = Arc::new(segment.made_at(self.header.created_ms).compacted());
         segments.insert(&segment);
-        self.give_back(true);
+        if let Some(taken) = self.taken.take() {
+            taken.give_back(self.shared, true);
+        }
         drop(plan);
-        self.finished = true;
         self.shared.indexer.poke();
         Ok(segment)
     }
@@ -455,12 +447,6 @@ impl CopyWriter<'_> {
     /// Whether it is written into what was set aside, and has not become a file of its own yet.
     fn is_spare(&self) -> bool {
         self.current == SPARE
-    }
-
-    fn give_back(&mut self, is_gone: bool) {
-        if let Some(taken) = self.taken.take() {
-            taken.give_back(self.shared, is_gone);
-        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -480,18 +466,16 @@ impl CopyWriter<'_> {
 
 impl Drop for CopyWriter<'_> {
     fn drop(&mut self) {
-        if self.finished {
+        let Some(taken) = self.taken.take() else {
             return;
-        }
+        };
         if self.is_spare() {
             // It may have been cut already.
-            if let Ok(bytes) = self.file.len() {
-                self.taken = Some(Taken::Spare(bytes));
-            }
-            self.give_back(false);
+            let left = self.file.len().map_or(taken, Taken::Spare);
+            left.give_back(self.shared, false);
             return;
         }
-        self.give_back(true);
+        taken.give_back(self.shared, true);
         // Removed durably before anything else counts: what has its name is no leftover to an
         // open any more.
         let name = std::mem::take(&mut self.current);

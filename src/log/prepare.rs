@@ -200,6 +200,14 @@ pub(crate) fn compacted_name(base: u64) -> String {
     format!("compacted-{base:016x}.log")
 }
 
+/// Ending of a file that is being made.
+pub(crate) const PREPARING: &str = ".tmp";
+
+/// What a file is called while it is made.
+pub(crate) fn preparing_name(name: &str) -> String {
+    format!("{name}{PREPARING}")
+}
+
 /// When a prepared segment's empty pages are written to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Zeroing {
@@ -219,7 +227,7 @@ pub(crate) fn prepare_segment(
     zeroing: Zeroing,
 ) -> io::Result<Segment> {
     let name = segment_name(header.base);
-    let preparing = format!("{name}.tmp");
+    let preparing = preparing_name(&name);
     match storage.remove(&preparing) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -9,7 +9,8 @@ use std::io;
 
 use crate::fs::{Storage, StorageFile};
 use crate::log::header::{Header, PAGE_BYTES};
-use crate::log::recover::listing::{copy_name, preparing_name};
+use crate::log::prepare::preparing_name;
+use crate::log::recover::listing::copy_name;
 use crate::log::segment::FIRST_RECORD;
 use crate::log::word::{self, State};
 

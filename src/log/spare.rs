@@ -10,7 +10,7 @@
 use std::io;
 
 use crate::fs::Storage;
-use crate::log::recover::listing::preparing_name;
+use crate::log::prepare::preparing_name;
 use crate::log::repair::remove_if_there;
 use crate::log::workers::is_full;
 use crate::sync::Mutex;

@@ -226,9 +226,7 @@ impl Engine {
 
 impl Pass<'_> {
     fn work(&mut self) -> Result<(), MaintenanceError> {
-        let log = &self.engine.log;
-        log.clear_away()
-            .map_err(MaintenanceError::io("removing files that are not needed"))?;
+        self.clear_away()?;
         for _ in 0..JOBS_MAX {
             self.check()?;
             self.keep_room();

@@ -178,7 +178,7 @@ impl Engine {
             attempt,
             deadline_ms: u64::MAX,
             response: Some(message.payload()),
-            ..Contents::of_attachment(Kind::Complete, &message.key, created_ms, ended_ms)
+            ..Contents::unowned(Kind::Complete, &message.key, created_ms, ended_ms)
         };
         let mut promise = self
             .promise(contents.words())

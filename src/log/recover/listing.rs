@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::fs::Storage;
 use crate::fs::lock::LOCK_NAME;
 use crate::log::meta::{META, META_PREPARING};
-use crate::log::prepare::{compacted_name, segment_name};
+use crate::log::prepare::{PREPARING, compacted_name, segment_name};
 use crate::log::recover::RecoverError;
 use crate::log::spare::SPARE;
 
@@ -16,8 +16,6 @@ use crate::log::spare::SPARE;
 const COPY: &str = ".damaged";
 /// Ending of a side-car.
 const SIDE_CAR: &str = ".idx";
-/// Ending of a file that is being made.
-const PREPARING: &str = ".tmp";
 /// The one directory that file systems put into others.
 const LOST_AND_FOUND: &str = "lost+found";
 
@@ -186,11 +184,6 @@ pub(crate) fn copy_name(name: &str, number: u32) -> String {
 pub(crate) fn side_car_name(segment: &str) -> String {
     let stem = segment.strip_suffix(".log").unwrap_or(segment);
     format!("{stem}{SIDE_CAR}")
-}
-
-/// What a file is called while it is made.
-pub(crate) fn preparing_name(name: &str) -> String {
-    format!("{name}{PREPARING}")
 }
 
 #[cfg(test)]
