@@ -7,10 +7,9 @@ mod lifecycle;
 mod strings;
 
 use std::collections::HashMap;
-use std::future::{Future, poll_fn};
-use std::task::Poll;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 
 use super::reply::Reply;
 use super::session::{Session, Shared};
@@ -228,7 +227,6 @@ pub(super) async fn run_together(
 ) -> Vec<Reply> {
     let mut places: HashMap<_, usize> = HashMap::new();
     let mut chains: Vec<Vec<(usize, Vec<Bytes>)>> = Vec::new();
-    let count = requests.len();
     for (number, (key, request)) in requests.into_iter().enumerate() {
         let place = *places.entry(key).or_insert(chains.len());
         if place == chains.len() {
@@ -238,43 +236,17 @@ pub(super) async fn run_together(
             chain.push((number, request));
         }
     }
-    let mut running: Vec<_> = chains
-        .into_iter()
-        .map(|chain| {
-            Some(Box::pin(async move {
-                let mut session = session.clone();
-                let mut answers = Vec::with_capacity(chain.len());
-                for (number, request) in chain {
-                    answers.push((number, run(&mut session, shared, &request).await.0));
-                }
-                answers
-            }))
-        })
-        .collect();
-    let mut replies = vec![Reply::Null; count];
-    poll_fn(|context| {
-        let mut is_done = true;
-        for one in &mut running {
-            let Some(chain) = one else { continue };
-            let Poll::Ready(answers) = chain.as_mut().poll(context) else {
-                is_done = false;
-                continue;
-            };
-            *one = None;
-            for (number, reply) in answers {
-                if let Some(place) = replies.get_mut(number) {
-                    *place = reply;
-                }
-            }
+    let chains = chains.into_iter().map(|chain| async move {
+        let mut session = session.clone();
+        let mut answers = Vec::with_capacity(chain.len());
+        for (number, request) in chain {
+            answers.push((number, run(&mut session, shared, &request).await.0));
         }
-        if is_done {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
-    replies
+        answers
+    });
+    let mut answers: Vec<_> = join_all(chains).await.into_iter().flatten().collect();
+    answers.sort_unstable_by_key(|(number, _)| *number);
+    answers.into_iter().map(|(_, reply)| reply).collect()
 }
 
 /// As Redis says it, since clients look for it.
