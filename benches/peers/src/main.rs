@@ -21,7 +21,7 @@ use clap::Parser;
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use self::measure::{Entrant, Fault, Flags, Page, Postgres, Redis, Report, Run, run_step};
+use self::measure::{Entrant, Fault, Flags, Page, Postgres, Redis, Run, run_step};
 use self::servers::Server;
 
 /// Measure claims, completions and replays of oncekey and of what is used instead, in turns.
@@ -92,7 +92,14 @@ fn run(arguments: &Arguments, stop: &(dyn Fn() -> bool + Sync)) -> Result<(), Fa
         return Err(format!("{name} is not here").into());
     }
     entrants.retain(|one| wants(&one.name) && flags.wants(one.class));
-    let report = measured(flags, &entrants, stop)?;
+    let run = Run {
+        flags,
+        entrants: &entrants,
+        child: &[],
+        stop,
+        bar: ProgressBar::new(0),
+    };
+    let report = run.run()?;
     if let Some(page) = page {
         page.end(&report)?;
     }
@@ -101,27 +108,6 @@ fn run(arguments: &Arguments, stop: &(dyn Fn() -> bool + Sync)) -> Result<(), Fa
         false => println!("{report}"),
     }
     Ok(())
-}
-
-fn measured(
-    flags: &Flags,
-    entrants: &[Entrant],
-    stop: &(dyn Fn() -> bool + Sync),
-) -> Result<Report, Fault> {
-    let bar = ProgressBar::new(0);
-    let run = Run {
-        flags,
-        entrants,
-        child: &[],
-        stop,
-        progress: &|done, total| {
-            bar.set_length(total as u64);
-            bar.set_position(done as u64);
-        },
-    };
-    let report = run.run();
-    bar.finish_and_clear();
-    report
 }
 
 fn in_process() -> Vec<Entrant> {

@@ -6,9 +6,7 @@ use clap::Args;
 
 use crate::output::{COUNT, Exit, Failure, Output, bar};
 
-use self::measure::{
-    Entrant, Fault, Flags, Page, Postgres, Redis, Report, Run, entrants, run_step,
-};
+use self::measure::{Entrant, Fault, Flags, Page, Postgres, Redis, Run, entrants, run_step};
 
 #[derive(Args, Debug)]
 #[group(skip)]
@@ -44,32 +42,18 @@ pub(crate) fn bench(arguments: &Bench, output: &mut Output) -> Result<(), Failur
     let mut entrants = entrants();
     entrants.retain(|one| flags.wants(one.class));
     entrants.extend(servers(arguments)?);
-    let report = measured(flags, &entrants, &stop).map_err(failed)?;
+    let run = Run {
+        flags,
+        entrants: &entrants,
+        child: &["bench"],
+        stop: &stop,
+        bar: bar("measuring", 0, COUNT),
+    };
+    let report = run.run().map_err(failed)?;
     if let Some(page) = page {
         page.end(&report).map_err(failed)?;
     }
     output.show(&report.json(), &report)
-}
-
-fn measured(
-    flags: &Flags,
-    entrants: &[Entrant],
-    stop: &(dyn Fn() -> bool + Sync),
-) -> Result<Report, Fault> {
-    let bar = bar("measuring", 0, COUNT);
-    let run = Run {
-        flags,
-        entrants,
-        child: &["bench"],
-        stop,
-        progress: &|done, total| {
-            bar.set_length(total as u64);
-            bar.set_position(done as u64);
-        },
-    };
-    let report = run.run();
-    bar.finish_and_clear();
-    report
 }
 
 fn servers(arguments: &Bench) -> Result<Vec<Entrant>, Failure> {

@@ -29,7 +29,6 @@ pub(crate) use self::keys::{FINGERPRINT, Sample};
 pub(crate) use self::own::entrants;
 pub(crate) use self::postgres::Postgres;
 pub(crate) use self::redis::Redis;
-pub(crate) use self::report::Report;
 pub(crate) use self::rounds::Run;
 
 /// Why a measurement ended.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use indicatif::ProgressBar;
+
 use super::files::directory;
 use super::growth::Children;
 use super::keys::{response, samples};
@@ -17,12 +19,23 @@ pub(crate) struct Run<'a> {
     /// What stands before the flags when this program is run for a step.
     pub(crate) child: &'a [&'a str],
     pub(crate) stop: &'a (dyn Fn() -> bool + Sync),
-    /// Is told how many of how many turns are over.
-    pub(crate) progress: &'a dyn Fn(usize, usize),
+    /// Shows how many of how many turns are over, and goes in the end.
+    pub(crate) bar: ProgressBar,
 }
 
 impl Run<'_> {
     pub(crate) fn run(&self) -> Result<Report, Fault> {
+        let report = self.turns();
+        self.bar.finish_and_clear();
+        report
+    }
+
+    fn show(&self, turns: usize, total: usize) {
+        self.bar.set_length(total as u64);
+        self.bar.set_position(turns as u64);
+    }
+
+    fn turns(&self) -> Result<Report, Fault> {
         let entrants = self.entrants;
         if entrants.is_empty() {
             return Err("nobody takes part at these levels".into());
@@ -63,7 +76,7 @@ impl Run<'_> {
                     self.turn(entrant, threads, turns, &mut taken[place])
                         .map_err(|fault| entrant.blamed(fault))?;
                     turns += 1;
-                    (self.progress)(turns, total);
+                    self.show(turns, total);
                 }
             }
             series.extend(taken.into_iter().flatten());
@@ -78,7 +91,7 @@ impl Run<'_> {
             for entrant in &growing {
                 growth.push(children.measure(entrant, count)?);
                 turns += 1;
-                (self.progress)(turns, total);
+                self.show(turns, total);
             }
         }
         Ok(Report::new(
