@@ -1,23 +1,11 @@
 //! Measuring, in miniature.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use crate::world::{Place, Run, good, run, tool};
-
-const TINY: [&str; 9] = [
-    "--json",
-    "bench",
-    "--threads",
-    "1,2",
-    "--rounds",
-    "1",
-    "--lap-ms",
-    "5",
-    "--dir",
-];
+use crate::world::{Place, Run, good, interrupt, run, tiny_bench, tool};
 
 fn is_empty(place: &Place) -> bool {
     let mut entries = fs::read_dir(place.path("")).expect("a list");
@@ -28,7 +16,7 @@ fn is_empty(place: &Place) -> bool {
 fn all_works_are_measured_and_nothing_is_left() {
     let place = Place::new();
     let here = place.text("");
-    let report = good(&[&TINY[..], &[&here, "--keys", "500"]].concat());
+    let report = good(&[&tiny_bench("1")[..], &[&here, "--keys", "500"]].concat());
     let report = &report.json()[0];
     let rates = report["rates"].as_array().expect("a list");
     // Three works, two levels, two numbers of threads.
@@ -49,7 +37,7 @@ fn all_works_are_measured_and_nothing_is_left() {
 fn what_cannot_be_is_told_in_one_line() {
     let place = Place::new();
     let missing = place.text("missing");
-    run(&[&TINY[..], &[&missing]].concat()).fails(1, "missing");
+    run(&[&tiny_bench("1")[..], &[&missing]].concat()).fails(1, "missing");
     let here = place.text("");
     for wrong in [
         ["--duplicates", "1"],
@@ -76,14 +64,7 @@ fn a_signal_in_the_middle_leaves_nothing() {
     while is_empty(&place) {
         thread::sleep(Duration::from_millis(5));
     }
-    let pid = child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-INT", &pid])
-            .status()
-            .expect("kill runs")
-            .success()
-    );
+    interrupt(&child);
     let ended = Run::from(child.wait_with_output().expect("it ends"));
     ended.fails(130, "nothing is left behind");
     assert!(is_empty(&place));

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
@@ -11,19 +11,7 @@ use serde_json::Value;
 use sqlx::{Connection as _, PgConnection, Row as _};
 
 use crate::servers::Server;
-use crate::world::{Place, Run, good, run, tool};
-
-const TINY: [&str; 9] = [
-    "--json",
-    "bench",
-    "--threads",
-    "1,2",
-    "--rounds",
-    "2",
-    "--lap-ms",
-    "5",
-    "--dir",
-];
+use crate::world::{Place, Run, good, interrupt, run, tiny_bench, tool};
 
 fn redis_url(server: &Server) -> String {
     format!("redis://127.0.0.1:{}", server.port())
@@ -94,7 +82,7 @@ fn servers_are_measured_in_the_same_rounds_and_keep_nothing() {
         "--postgres",
         &postgres_url,
     ];
-    let report = good(&[&TINY[..], &[&here], &flags].concat());
+    let report = good(&[&tiny_bench("2")[..], &[&here], &flags].concat());
     let report = &report.json()[0];
 
     // The levels are those that the servers are set up with.
@@ -191,7 +179,7 @@ fn an_older_redis_is_asked_in_two_steps() {
     let place = Place::new();
     let (here, url) = (place.text(""), as_version_6(&server));
     let flags = ["--keys", "0", "--durability", "sync", "--redis", &url];
-    let report = good(&[&TINY[..], &[&here], &flags].concat());
+    let report = good(&[&tiny_bench("2")[..], &[&here], &flags].concat());
     let report = &report.json()[0];
     let [setting] = named(&report["settings"], "Redis")[..] else {
         panic!("{report}");
@@ -237,7 +225,7 @@ fn shows(page: &str, report: &Value) {
 fn a_server_that_cannot_be_used_is_told_in_one_line() {
     let place = Place::new();
     let here = place.text("");
-    let bench = |flag: &str, url: &str| run(&[&TINY[..], &[&here, flag, url]].concat());
+    let bench = |flag: &str, url: &str| run(&[&tiny_bench("2")[..], &[&here, flag, url]].concat());
     bench("--redis", "redis://127.0.0.1:1").fails(1, "127.0.0.1:1");
     bench("--postgres", "postgres://127.0.0.1:1/").fails(1, "127.0.0.1:1");
     bench("--redis", "127.0.0.1:6379").fails(2, "redis://user:password@host:port");
@@ -259,7 +247,8 @@ fn a_server_that_cannot_be_used_is_told_in_one_line() {
         bench("--redis", &url("reader:secret")).fails(1, "permissions");
         let plain = redis_url(&server);
         let flags = [&here, "--durability", "buffered", "--redis", &plain];
-        run(&[&TINY[..], &flags].concat()).fails(2, "leaves out Redis, which is set up as sync");
+        run(&[&tiny_bench("2")[..], &flags].concat())
+            .fails(2, "leaves out Redis, which is set up as sync");
         assert_eq!(keys_of(&mut connection), 0);
     }
     if let Some(server) = Server::postgres() {
@@ -332,9 +321,7 @@ fn a_signal_leaves_nothing_on_the_servers() {
         while !is_there(&mut connection) {
             thread::sleep(Duration::from_millis(5));
         }
-        let pid = child.id().to_string();
-        let killed = Command::new("kill").args(["-INT", &pid]).status();
-        assert!(killed.expect("kill runs").success());
+        interrupt(&child);
         let ended = Run::from(child.wait_with_output().expect("it ends"));
         ended.fails(130, "nothing is left behind");
         assert!(!is_there(&mut connection));

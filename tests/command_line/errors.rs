@@ -4,9 +4,9 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use crate::world::{Place, complete, good, open, run, tool};
+use crate::world::{Place, complete, good, interrupt, open, run, tool};
 
 fn filled(place: &Place) -> String {
     let store = place.store();
@@ -284,16 +284,8 @@ fn a_signal_in_the_middle_leaves_a_whole_store() {
     let mut input = child.stdin.take().expect("piped");
     input.write_all(&lines).expect("written");
     input.flush().expect("written");
-    // It has the store once its name stands in the lock.
-    let lock = place.path("copy").join("LOCK");
-    while fs::metadata(&lock).expect("there").len() == 0 {
-        std::thread::yield_now();
-    }
-    let signalled = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .expect("kill runs");
-    assert!(signalled.success());
+    place.until_opened("copy");
+    interrupt(&child);
     drop(input);
     let output = child.wait_with_output().expect("it ends");
     let err = String::from_utf8_lossy(&output.stderr);

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use super::world::{Place, complete, good, run, tool};
+use super::world::{Place, complete, good, interrupt, run, tool};
 
 /// A server with keys and a password, killed when dropped.
 struct Source {
@@ -210,15 +210,8 @@ fn a_signal_in_the_middle_of_an_import_from_redis_leaves_a_store_that_goes_on() 
         .stderr(Stdio::piped())
         .spawn()
         .expect("it runs");
-    let lock = place.path("copy").join("LOCK");
-    while fs::metadata(&lock).expect("there").len() == 0 {
-        std::thread::yield_now();
-    }
-    let signalled = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .expect("kill runs");
-    assert!(signalled.success());
+    place.until_opened("copy");
+    interrupt(&child);
     let output = child.wait_with_output().expect("it ends");
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(130), "{err}");

@@ -1,7 +1,7 @@
 //! Running the tool, and stores to run it on.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 
 use oncekey::{Claim, Fingerprint, Key, Operation, Options, Store};
 use serde_json::Value;
@@ -69,6 +69,28 @@ pub(crate) fn good(arguments: &[&str]) -> Run {
     run
 }
 
+/// Presses Ctrl-C.
+pub(crate) fn interrupt(child: &Child) {
+    let pid = child.id().to_string();
+    let signalled = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(signalled.expect("kill runs").success());
+}
+
+/// Measuring in so many rounds, all in miniature; the directory follows.
+pub(crate) fn tiny_bench(rounds: &str) -> [&str; 9] {
+    [
+        "--json",
+        "bench",
+        "--threads",
+        "1,2",
+        "--rounds",
+        rounds,
+        "--lap-ms",
+        "5",
+        "--dir",
+    ]
+}
+
 /// A directory for a store, whose path is text.
 pub(crate) struct Place {
     base: tempfile::TempDir,
@@ -87,6 +109,14 @@ impl Place {
 
     pub(crate) fn text(&self, name: &str) -> String {
         self.path(name).to_str().expect("text").to_owned()
+    }
+
+    /// Waits until a process has the store of this name: its own stands in the lock then.
+    pub(crate) fn until_opened(&self, name: &str) {
+        let lock = self.path(name).join("LOCK");
+        while std::fs::metadata(&lock).expect("there").len() == 0 {
+            std::thread::yield_now();
+        }
     }
 
     pub(crate) fn store(&self) -> Store {
