@@ -458,7 +458,12 @@ mod tests {
             faults() - before
         };
         let (faulting, populated) = (met(false), met(true));
-        assert!(faulting > 200 && populated < 20, "{faulting}, {populated}");
+        // A sanitizer meets a fault of its own for every eight pages or so. A piece that is left out
+        // costs half of all.
+        assert!(
+            faulting > 200 && populated < faulting / 4,
+            "{faulting}, {populated}"
+        );
     }
 
     #[test]
