@@ -1,8 +1,8 @@
 //! What a claim costs where the keys are: in the process, in SQLite, in PostgreSQL, in Redis.
 //!
 //! ```text
-//! cargo bench --all-features --bench backends
-//! cargo bench --all-features --bench backends -- --quick
+//! cargo bench --features redis,sql --bench backends
+//! cargo bench --features redis,sql --bench backends -- --quick
 //! ```
 //!
 //! Each server is started here, on this machine, and syncs what it acknowledges; so does the store in
@@ -177,6 +177,9 @@ async fn main_async() {
     println!(
         "Microseconds an operation, medians of {rounds} rounds; with 16 callers, of all together."
     );
+    if cfg!(feature = "testing") {
+        println!("**Built with the feature `testing`, which slows the embedded store down.**");
+    }
     println!();
     println!("| | claim+complete | 16 callers | replay | 16 callers |");
     println!("|---|---:|---:|---:|---:|");

@@ -160,7 +160,7 @@ pub(crate) static POSTGRES: Statements = statements!(
 #[cfg(feature = "sqlite")]
 pub(crate) static SQLITE: Statements = statements!(
     "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)",
-    "(SELECT value FROM oncekey_token)",
+    "(SELECT value + 1 FROM oncekey_token)",
     "MAX",
     "",
     is_readable!(

@@ -87,8 +87,9 @@ pub(crate) async fn take<C: Connection>(
     Ok(row.map(|(token, now_ms)| claim.taken(seen, token, now_ms)))
 }
 
-/// Runs a statement that uses the next token, which SQLite counts up in the same transaction. A
-/// savepoint is a transaction of its own where there is none.
+/// Runs a statement that uses the next token, which SQLite counts up behind it in the same transaction:
+/// one that claims nothing writes nothing, so that a replay waits for no sync. A savepoint is a
+/// transaction of its own where there is none.
 async fn with_token<C: Connection>(
     connection: &mut C,
     sql: &'static str,
@@ -98,31 +99,31 @@ async fn with_token<C: Connection>(
         return numbers(connection, sql, values).await;
     }
     connection.execute("SAVEPOINT oncekey", &[]).await?;
-    let mut result = count_and_run(connection, sql, values).await;
-    if matches!(result, Ok(Some(_))) {
-        match connection.execute("RELEASE oncekey", &[]).await {
-            Ok(_) => return result,
-            Err(error) => result = Err(error),
-        }
-    }
-    // Nothing was claimed, so nothing is written either.
-    let undone = connection.execute("ROLLBACK TO oncekey", &[]).await;
-    let released = connection.execute("RELEASE oncekey", &[]).await;
+    let error = match run_and_count(connection, sql, values).await {
+        Ok(row) => match connection.execute("RELEASE oncekey", &[]).await {
+            Ok(_) => return Ok(row),
+            Err(error) => error,
+        },
+        Err(error) => error,
+    };
     // A full disk makes SQLite roll back by itself, and the savepoint is gone with the rest: what came
     // first is what went wrong.
-    let row = result?;
-    undone.and(released)?;
-    Ok(row)
+    drop(connection.execute("ROLLBACK TO oncekey", &[]).await);
+    drop(connection.execute("RELEASE oncekey", &[]).await);
+    Err(error)
 }
 
-async fn count_and_run<C: Connection>(
+async fn run_and_count<C: Connection>(
     connection: &mut C,
     sql: &'static str,
     values: &[Value<'_>],
 ) -> Result<Option<(u64, u64)>, Error> {
-    let count = "UPDATE oncekey_token SET value = value + 1";
-    connection.execute(count, &[]).await?;
-    numbers(connection, sql, values).await
+    let row = numbers(connection, sql, values).await?;
+    if row.is_some() {
+        let count = "UPDATE oncekey_token SET value = value + 1";
+        connection.execute(count, &[]).await?;
+    }
+    Ok(row)
 }
 
 /// See [`Driver::write`](crate::shared::Driver::write).

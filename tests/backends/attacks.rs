@@ -138,6 +138,40 @@ fn a_full_disk_is_named_and_leaves_no_lock() {
     });
 }
 
+/// A write waits for a sync, and keeps all other writers away.
+#[test]
+fn answers_about_a_key_that_is_taken_write_nothing_to_sqlite() {
+    let directory = tempfile::tempdir().expect("a directory");
+    block_on(async {
+        let (pool, backend) = sqlite(&directory).await;
+        let claim = async |id: &str, request| {
+            let claim = backend.claim(&key(id), request, ClaimOptions::new());
+            claim.await.expect("an answer")
+        };
+        let guard = claim("done", request()).await.into_guard().expect("new");
+        let _pending = claim("pending", request()).await.into_guard().expect("new");
+        let answer = Answer::response(b"thanks");
+        guard.complete(answer).await.expect("completed");
+
+        // This number changes with each commit of somebody else that changes something.
+        let mut watcher = pool.acquire().await.expect("a connection");
+        let mut version = async || -> i64 {
+            let version = sqlx::query_scalar("PRAGMA data_version");
+            version.fetch_one(&mut *watcher).await.expect("a number")
+        };
+        let before = version().await;
+        let done = claim("done", request()).await;
+        assert!(matches!(done, Outcome::Completed(_)), "{done:?}");
+        let other = claim("done", Fingerprint::of(b"a pear")).await;
+        assert!(matches!(other, Outcome::Mismatch(_)), "{other:?}");
+        let pending = claim("pending", request()).await;
+        assert!(matches!(pending, Outcome::InProgress(_)), "{pending:?}");
+        assert_eq!(version().await, before);
+        let _new = claim("new", request()).await.into_guard().expect("new");
+        assert_ne!(version().await, before);
+    });
+}
+
 #[test]
 fn a_guard_whose_server_says_nothing_counts_as_lost_after_its_lease() {
     let Some(server) = Server::postgres() else {
