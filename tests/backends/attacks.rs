@@ -145,7 +145,8 @@ fn answers_about_a_key_that_is_taken_write_nothing_to_sqlite() {
     block_on(async {
         let (pool, backend) = sqlite(&directory).await;
         let claim = async |id: &str, request| {
-            let claim = backend.claim(&key(id), request, ClaimOptions::new());
+            let key = key(id);
+            let claim = backend.claim(&key, request, ClaimOptions::new());
             claim.await.expect("an answer")
         };
         let guard = claim("done", request()).await.into_guard().expect("new");
