@@ -683,7 +683,8 @@ impl Store {
     /// [`Options::maintenance`] says otherwise; where both come at once one waits for the other. It
     /// blocks this thread, not the store: claims go on. What is removed are whole segments: the
     /// oldest ones of the log in which nothing, or little, is live (what is, is copied before), but
-    /// never the one being written.
+    /// never the one being written, nor one with anything in it that is not durable
+    /// ([`flush`](Self::flush) before makes it so).
     ///
     /// # Errors
     ///

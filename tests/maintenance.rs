@@ -105,6 +105,8 @@ impl World {
             self.finish_for(&filler, Duration::from_secs(60), response(number));
             self.filled += 1;
         }
+        // What is not durable is not given up.
+        self.store.flush().expect("durable");
         self.clock.advance(Duration::from_secs(61));
     }
 
@@ -552,6 +554,7 @@ fn memory_of_the_index_is_given_back_after_a_peak() {
             .expect("a completion");
     }
     let peak = store.stats().index_bytes;
+    store.flush().expect("durable");
     clock.advance(25 * HOUR);
     store.maintain().expect("a pass");
     let stats = store.stats();

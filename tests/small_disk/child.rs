@@ -198,6 +198,7 @@ impl Plan {
                 filler.eat();
                 store = open();
             }
+            store.flush().expect("what is durable may be given up");
             let report = store.maintain().expect("a pass on a full disk");
             assert!(report.segments_removed > 0, "{report:?}");
             copied += report.records_copied;
