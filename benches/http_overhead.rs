@@ -2,8 +2,8 @@
 //! `Buffered` and at `Sync`, and replayed; called in the process and over sockets.
 //!
 //! ```text
-//! cargo bench --features axum --bench http_overhead
-//! cargo bench --features axum --bench http_overhead -- --quick
+//! cargo bench --bench http_overhead
+//! cargo bench --bench http_overhead -- --quick
 //! ```
 //!
 //! Every round lets each contestant run once, beginning with another one each time, and a ratio is
@@ -94,7 +94,7 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime");
-    let command = "--features axum --bench http_overhead";
+    let command = "--bench http_overhead";
     let mut report = Report::begin(directory().path(), settings.rounds, command);
     let places = [
         (

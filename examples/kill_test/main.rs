@@ -1,7 +1,7 @@
 //! Kills a payments service at random moments under load, and looks for one card charged twice.
 //!
 //! ```text
-//! cargo build --release --features axum --examples
+//! cargo build --release --examples
 //! cargo run --release --example kill_test
 //! cargo run --release --example kill_test -- --kills 100 --requests 20000 --no-dedupe
 //! ```

@@ -1,7 +1,7 @@
 //! A payments API that charges a card once, however often it is asked, killed and restarted.
 //!
 //! ```text
-//! cargo run --release --features axum --example payments
+//! cargo run --release --example payments
 //! curl -i http://127.0.0.1:3000/v1/payments -H 'Authorization: Bearer acct_1' \
 //!      -H 'Idempotency-Key: order-17' -d '{"amount":1200,"currency":"eur","card":"tok_visa"}'
 //! ```

@@ -2,8 +2,8 @@
 //! delivered.
 //!
 //! ```text
-//! cargo run --release --features axum --example webhooks                  # listens
-//! cargo run --release --features axum --example webhooks -- self-test     # tries itself out
+//! cargo run --release --example webhooks                  # listens
+//! cargo run --release --example webhooks -- self-test     # tries itself out
 //!
 //! BODY='{"id":"evt_1","created":1700000000,"data":{"object":{"id":"sub_1","status":"active"}}}'
 //! T=$(date +%s)
