@@ -2,6 +2,7 @@
 
 use oncekey::Durability;
 
+use crate::claims::RETENTION_MS;
 use crate::run;
 use crate::steps::{Asked, Case, End, Ending, Step};
 use crate::support::Style;
@@ -51,4 +52,38 @@ fn either_of_two_claims_that_nobody_saw_may_be_left() {
             });
         }
     }
+}
+
+/// What a waiting claim waits for is completed and expires meanwhile: it is not run again, since the
+/// claim was sent before all that.
+#[test]
+fn a_claim_that_waited_longer_than_results_are_kept_is_too_late() {
+    let asked = |sent_ms_ago| Asked {
+        key: 0,
+        request: 0,
+        lease_ms: None,
+        retention_s: None,
+        durability: None,
+        sent_ms_ago,
+    };
+    let steps = [
+        Step::Claim {
+            asked: asked(None),
+            style: Style::Blocking,
+        },
+        Step::WaitBegin {
+            asked: asked(Some(0)),
+        },
+        Step::Complete {
+            key: 0,
+            ending: Ending::Plain { len: 0 },
+            style: Style::Blocking,
+        },
+        Step::Advance { ms: RETENTION_MS },
+        Step::WaitPoll { at: 0 },
+    ];
+    run(Case {
+        durabilities: [Durability::Buffered; 2],
+        steps: steps.into_iter().map(|step| (0, step)).collect(),
+    });
 }

@@ -42,6 +42,8 @@ pub type Wait = Pin<Box<dyn Future<Output = Result<Claim, ClaimError>> + Send>>;
 /// A future that waits for a key.
 pub struct Waiting {
     pub asked: Asked,
+    /// When it says that it was first sent.
+    pub sent_ms: Option<u64>,
     pub future: Polled<Wait>,
     /// It is on the key's list: from its poll until the key's entry ends.
     pub listed: bool,

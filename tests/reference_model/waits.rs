@@ -38,6 +38,9 @@ impl Side {
         match (future.poll(), limit) {
             (Poll::Pending, None) => self.waits.push(Waiting {
                 asked: *asked,
+                sent_ms: asked
+                    .sent_ms_ago
+                    .map(|ago_ms| self.now_ms().saturating_sub(ago_ms)),
                 future,
                 listed: true,
             }),
@@ -54,7 +57,11 @@ impl Side {
         }
         let at = at % self.waits.len();
         let mut wait = self.waits.remove(at);
-        let asked = wait.asked;
+        // When it was first sent does not change while it waits.
+        let mut asked = wait.asked;
+        asked.sent_ms_ago = wait
+            .sent_ms
+            .map(|sent_ms| self.now_ms().saturating_sub(sent_ms));
         let monotonic_ms = self.clock.monotonic_ms();
         let waits_on = match self.state(asked.key) {
             State::Live(live) => live.request == asked.request && live.is_held(monotonic_ms),
